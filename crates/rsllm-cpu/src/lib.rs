@@ -1,0 +1,1 @@
+//! The CPU backend: thread pool, SIMD kernels and their dispatch table.

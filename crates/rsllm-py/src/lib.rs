@@ -1,0 +1,1 @@
+//! The Python module rsllm._core: thin classes over the engine.

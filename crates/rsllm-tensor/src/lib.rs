@@ -1,0 +1,1 @@
+//! The Backend trait, the parameter structs of its operations, and the suite each backend must pass.
