@@ -1,0 +1,96 @@
+"""The Rust core. Private: use the public names of `rsllm`."""
+
+from typing import Any, final
+
+__version__: str
+
+def dequantize(data: bytes | bytearray | memoryview, type_name: str) -> bytearray:
+    """Whole blocks of `type_name` as little-endian float32 bytes."""
+
+def quantize(data: bytes | bytearray | memoryview, type_name: str) -> bytearray:
+    """Little-endian float32 bytes as whole blocks of `type_name`."""
+
+def ggml_types() -> list[dict[str, Any]]:
+    """Every tensor type: name, id, block_len, block_bytes, can_dequantize."""
+
+def cpu_info() -> dict[str, Any]:
+    """features (name -> bool), isa (chosen), available_isas, kernels (type -> {decode, prefill}), threads, reason."""
+
+def measure_read_bandwidth(path: str, threads: int) -> float:
+    """Best bytes a second that `threads` threads read from the mapped file."""
+
+@final
+class GgufFile:
+    """A GGUF file, or all shards of one, mapped and validated."""
+
+    def __new__(cls, path: str, *, mmap: bool = True) -> GgufFile: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def alignment(self) -> int: ...
+    @property
+    def files(self) -> list[str]: ...
+    @property
+    def file_bytes(self) -> int: ...
+    def metadata(self) -> dict[str, Any]: ...
+    def tensors(self) -> list[dict[str, Any]]:
+        """One dict a tensor: name, type, shape (numpy order: rows first), n_bytes, n_elements."""
+    def tensor_data(self, name: str) -> TensorData:
+        """The packed bytes, zero copy: `memoryview(file.tensor_data(name))`."""
+
+@final
+class TensorData:
+    """Packed bytes of one tensor; supports the buffer protocol, read only."""
+
+    def __buffer__(self, flags: int, /) -> memoryview: ...
+
+@final
+class Engine:
+    """A loaded model and the thread that runs it."""
+
+    def __new__(
+        cls,
+        path: str,
+        *,
+        threads: int | None = None,
+        context: int | None = None,
+        kv_type: str = "f16",
+        isa: str | None = None,
+        mmap: bool = True,
+    ) -> Engine: ...
+    def info(self) -> dict[str, Any]:
+        """architecture, name, context, context_reason, training_context, threads, isa, kv_type, weight_bytes, kv_bytes,
+        scratch_bytes, load_ns, vocab_size, embed_dim, n_layers, file_bytes, decode_bytes_per_token, parameters."""
+    def metadata(self) -> dict[str, Any]: ...
+    def special_tokens(self) -> dict[str, Any]:
+        """bos, eos, eot (ids or None), add_bos, add_eos, bos_text, eos_text, end_of_generation (sorted ids)."""
+    def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = False) -> list[int]: ...
+    def tokenize_parts(self, parts: list[tuple[str, bool]], *, add_special: bool = False) -> list[int]:
+        """Text whose parts are marked trusted (special tokens parsed) or not, tokenised as one text."""
+    def detokenize(self, ids: list[int], *, render_special: bool = True) -> str: ...
+    def token_bytes(self, id: int) -> bytes: ...
+    def logits(self, ids: list[int]) -> bytearray:
+        """float32 (n, vocab_size), one row a position, prefill numerics."""
+    def decode_logits(self, ids: list[int], *, prompt: int = 1) -> bytearray:
+        """The same, but positions from `prompt` on go through the decode path."""
+    def generate(self, ids: list[int], options: dict[str, Any]) -> Generation:
+        """Queue one sequence. Options: max_tokens (None = until the context is full), temperature, top_k, top_p, min_p,
+        typical_p, repeat_penalty, repeat_last_n, presence_penalty, frequency_penalty, seed (None = random), stop
+        (list of str), logprobs (int or None: how many alternatives), ignore_eos (bool)."""
+    def bench(self, *, prompt: int, generate: int, depth: int) -> dict[str, Any]:
+        """One repetition: prompt_ns, generate_ns, prompt_tokens, generate_tokens."""
+    def close(self) -> None: ...
+
+@final
+class Generation:
+    """One running sequence. Dropping it cancels."""
+
+    def next(self) -> tuple[str, list[int], list[dict[str, Any]] | None] | None:
+        """The next piece: text, the ids since the last piece, their logprobs; None at the end. Waits without the GIL;
+        signals are looked at every 50 ms. logprobs entries: {id, text, bytes, logprob, top: [{id, text, bytes, logprob}]}."""
+    def next_timeout(self, milliseconds: int) -> tuple[str, list[int], list[dict[str, Any]] | None] | None | bool:
+        """As next, but False when nothing came in time."""
+    def cancel(self) -> None: ...
+    def stats(self) -> dict[str, Any]:
+        """finish_reason (stop|length|cancelled|context|error), stop_text, seed, prompt_tokens, cached_tokens, generated_tokens,
+        queue_ns, prefill_ns, decode_ns, first_token_ns, total_ns."""
