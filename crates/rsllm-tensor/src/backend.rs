@@ -1,0 +1,185 @@
+//! The trait every compute device implements.
+
+use rsllm_quant::GgmlType;
+
+use crate::error::BackendError;
+use crate::params::{
+    Activation, AttentionParams, KvLayout, MoeFfn, MoeRouteParams, Op, RopeParams, RopeTable, RowSet, StepLimits,
+    WeightSource,
+};
+use crate::step::Step;
+
+type Result<T> = std::result::Result<T, BackendError>;
+
+/// One matrix product of a group that shares its input: `dst = x · weightᵀ (+ bias)`.
+#[derive(Debug)]
+pub struct Product<'a, B: Backend + ?Sized> {
+    /// `[rows, weight.n_rows]`, overwritten.
+    pub dst: &'a mut B::Buffer,
+    /// `[n_rows, row_len]`.
+    pub weight: &'a B::Weight,
+    /// `[n_rows]`, added when given.
+    pub bias: Option<&'a B::Weight>,
+}
+
+/// A low-rank adapter of one linear layer: `y += scale · up · (down · x)`.
+#[derive(Debug)]
+pub struct LowRank<W> {
+    /// Applies to sequences that name this adapter.
+    pub adapter: u32,
+    /// `[rank, input width]`.
+    pub down: W,
+    /// `[output width, rank]`.
+    pub up: W,
+    /// alpha / rank times the user's factor.
+    pub scale: f32,
+}
+
+/// A compute device: binds weights where they lie, owns buffers and KV stores, runs coarse operations.
+///
+/// Contract of the numbers: a row's result depends on its own inputs and its phase (prefill or decode), never on how
+/// many rows share the step, on thread counts or on chunk borders.
+///
+/// Buffers hold f32 `[max_rows, width]`; an operation touches the rows of its [`RowSet`]. All allocation happens in
+/// the `bind_*`, `alloc*` and `prepare` methods, before the first step.
+pub trait Backend: Send + Sized {
+    /// Activations, f32, row-major.
+    type Buffer: Send;
+    /// A bound weight; stays in the file's block format.
+    type Weight: Send;
+    /// K and V pages of one layer.
+    type Kv: Send;
+    /// Experts chosen for each row and their weights.
+    type Routing: Send;
+
+    /// Short name for messages, such as `cpu`.
+    fn name(&self) -> &'static str;
+
+    /// Whether `op` has a kernel for weights of type `ty`. The loader asks before it binds.
+    fn supports(&self, op: Op, ty: GgmlType) -> bool;
+
+    /// Make a weight usable in place; checks its bytes against its shape.
+    fn bind_weight(&mut self, source: WeightSource) -> Result<Self::Weight>;
+
+    /// Register a rotary embedding.
+    fn bind_rope(&mut self, params: RopeParams) -> Result<RopeTable>;
+
+    /// A zeroed buffer `[n_rows, width]`. `what` is used in messages.
+    fn alloc(&mut self, what: &'static str, n_rows: usize, width: usize) -> Result<Self::Buffer>;
+
+    /// A layer's KV store. Memory is committed as pages are written.
+    fn alloc_kv(&mut self, layout: &KvLayout) -> Result<Self::Kv>;
+
+    /// Room for the routing of `n_rows` rows with `n_used` experts each.
+    fn alloc_routing(&mut self, n_rows: usize, n_used: usize) -> Result<Self::Routing>;
+
+    /// Reserve all scratch for steps within `limits`; called once, after everything is bound.
+    fn prepare(&mut self, limits: &StepLimits) -> Result<()>;
+
+    /// Bytes this backend has allocated so far (buffers, KV, scratch; not mapped weights).
+    fn allocated_bytes(&self) -> u64;
+
+    /// Take the inputs of a step. A GPU backend uploads them here and may replay a recorded graph.
+    fn begin_step(&mut self, step: &Step<'_>) -> Result<()>;
+
+    /// The step is complete. Default: nothing.
+    fn end_step(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    /// `dst[r] = scale * table[id[r]]`, or the step's ready rows unscaled. dst `[rows, embed_dim]`.
+    fn embed_rows(&mut self, dst: &mut Self::Buffer, table: &Self::Weight, scale: f32) -> Result<()>;
+
+    /// Copy host rows `[rows, width]` into `dst`.
+    fn upload(&mut self, dst: &mut Self::Buffer, src: &[f32]) -> Result<()>;
+
+    /// Copy the first rows of `src` to the host; `dst.len()` says how many values.
+    fn download(&mut self, dst: &mut [f32], src: &Self::Buffer) -> Result<()>;
+
+    /// `dst[i] = src[outputs[i]]`.
+    fn gather_outputs(&mut self, dst: &mut Self::Buffer, src: &Self::Buffer) -> Result<()>;
+
+    /// Every product of `products`, all on the same `x` `[rows, row_len]`, in one pass. Prefill rows take the blocked
+    /// product on f32 activations, decode rows the fused dots on int8 activations (f32 for float weights).
+    fn matmul(&mut self, products: &mut [Product<'_, Self>], x: &Self::Buffer, rows: RowSet) -> Result<()>;
+
+    /// `dst += scale · up · (down · x)` for the rows whose sequence names this adapter.
+    fn low_rank_add(
+        &mut self,
+        dst: &mut Self::Buffer,
+        x: &Self::Buffer,
+        adapter: &LowRank<Self::Weight>,
+        rows: RowSet,
+    ) -> Result<()>;
+
+    /// `dst = x / sqrt(mean(x²) + eps) * weight`, per row; weight `[width]`, float typed.
+    fn rms_norm(
+        &mut self,
+        dst: &mut Self::Buffer,
+        x: &Self::Buffer,
+        weight: &Self::Weight,
+        eps: f32,
+        rows: RowSet,
+    ) -> Result<()>;
+
+    /// RMS norm in place of each head of each row: x `[rows, n_heads * head_dim]`, weight `[head_dim]`.
+    fn rms_norm_heads(&mut self, x: &mut Self::Buffer, weight: &Self::Weight, eps: f32) -> Result<()>;
+
+    /// RMS norm in place of each row.
+    fn rms_norm_in_place(&mut self, x: &mut Self::Buffer, weight: &Self::Weight, eps: f32, rows: RowSet)
+    -> Result<()>;
+
+    /// Rotate in place each head of each row by the row's position: x `[rows, n_heads * head_dim]`.
+    fn rope(&mut self, x: &mut Self::Buffer, head_dim: usize, table: RopeTable) -> Result<()>;
+
+    /// Write K and V rows `[rows, n_kv_heads * head_dim]` to the pages of their sequences.
+    fn kv_store(&mut self, kv: &mut Self::Kv, k: &Self::Buffer, v: &Self::Buffer) -> Result<()>;
+
+    /// `dst = softmax(mask(softcap(scale · q·Kᵀ))) · V`; q and dst `[rows, n_heads * head_dim]`. Reads the pages named
+    /// by each row's sequence, the row's own token included; does not change the store.
+    fn attention(
+        &mut self,
+        dst: &mut Self::Buffer,
+        q: &Self::Buffer,
+        kv: &Self::Kv,
+        params: &AttentionParams,
+    ) -> Result<()>;
+
+    /// `gate = act(gate) * up`, elementwise in place.
+    fn gated_act(
+        &mut self,
+        gate: &mut Self::Buffer,
+        up: &Self::Buffer,
+        activation: Activation,
+        rows: RowSet,
+    ) -> Result<()>;
+
+    /// `dst += x`.
+    fn add(&mut self, dst: &mut Self::Buffer, x: &Self::Buffer, rows: RowSet) -> Result<()>;
+
+    /// `x *= factor`.
+    fn scale(&mut self, x: &mut Self::Buffer, factor: f32, rows: RowSet) -> Result<()>;
+
+    /// `x = cap * tanh(x / cap)`.
+    fn softcap(&mut self, x: &mut Self::Buffer, cap: f32, rows: RowSet) -> Result<()>;
+
+    /// Choose experts from router logits `[rows, n_experts]`.
+    fn moe_route(
+        &mut self,
+        routing: &mut Self::Routing,
+        logits: &Self::Buffer,
+        params: &MoeRouteParams,
+        rows: RowSet,
+    ) -> Result<()>;
+
+    /// `dst = Σ_e w_e · down_e(act(gate_e · x) * up_e · x)` over the chosen experts of each row; x and dst
+    /// `[rows, embed_dim]`.
+    fn moe_ffn(
+        &mut self,
+        dst: &mut Self::Buffer,
+        x: &Self::Buffer,
+        routing: &Self::Routing,
+        ffn: &MoeFfn<'_, Self::Weight>,
+        rows: RowSet,
+    ) -> Result<()>;
+}

@@ -1,0 +1,223 @@
+//! Parameter structs of the operations. All fields are fixed at load time; what changes per token is in
+//! [`crate::Step`].
+
+use rsllm_quant::GgmlType;
+
+use crate::bytes::SharedBytes;
+
+/// Names of the operations, for capability questions and errors.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[expect(missing_docs, reason = "the names are those of the Backend methods")]
+pub enum Op {
+    Bind,
+    Alloc,
+    BeginStep,
+    EmbedRows,
+    Upload,
+    Download,
+    GatherOutputs,
+    Matmul,
+    LowRankAdd,
+    RmsNorm,
+    RmsNormHeads,
+    Rope,
+    KvStore,
+    Attention,
+    GatedAct,
+    Add,
+    Scale,
+    Softcap,
+    MoeRoute,
+    MoeFfn,
+}
+
+/// Which rows of the step an operation works on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RowSet {
+    /// Every row.
+    All,
+    /// Only the rows whose logits are wanted, gathered to the front of the buffer.
+    Outputs,
+}
+
+/// Upper bounds of a step, reserved at load time so that nothing is allocated later.
+#[derive(Debug, Clone, Copy)]
+pub struct StepLimits {
+    /// Rows of a step.
+    pub max_rows: usize,
+    /// Output rows of a step.
+    pub max_outputs: usize,
+    /// Sequences of a step.
+    pub max_sequences: usize,
+    /// Pages of all sequences of a step together.
+    pub max_pages: usize,
+}
+
+/// A weight as it lies in the file.
+#[derive(Debug, Clone)]
+pub struct WeightSource {
+    /// GGUF name, for messages.
+    pub name: String,
+    /// Type of its blocks.
+    pub ty: GgmlType,
+    /// Values of a row: the input width, ggml's ne0.
+    pub row_len: usize,
+    /// Rows of one matrix: the output width, ggml's ne1 (1 for a vector).
+    pub n_rows: usize,
+    /// Matrices behind each other: the number of experts, ggml's ne2 (else 1).
+    pub n_matrices: usize,
+    /// The packed blocks.
+    pub bytes: SharedBytes,
+}
+
+/// How rotary embedding pairs dimensions. Mixing the two corrupts output silently, hence a type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RopeStyle {
+    /// Pairs `(2i, 2i+1)`; ggml's NORM. llama, mistral.
+    Interleaved,
+    /// Pairs `(i, i + n_rot/2)`; ggml's NEOX. qwen, gemma, phi.
+    HalfSplit,
+}
+
+/// One rotary embedding; bound once at load time, tables are computed per step.
+///
+/// Angle of pair `i` at position `p`: `p * frequency_scale * freq_base^(-2i/n_rot) / factors[i]`.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RopeParams {
+    /// Pairing.
+    pub style: RopeStyle,
+    /// Rotated dimensions of a head; the rest pass through.
+    pub n_rot: usize,
+    /// Base of the frequencies.
+    pub freq_base: f32,
+    /// 1 / linear scaling factor.
+    pub frequency_scale: f32,
+    /// Divisors per pair `[n_rot / 2]` (`rope_freqs.weight`), empty for none.
+    pub factors: Vec<f32>,
+}
+
+/// Handle of a bound [`RopeParams`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RopeTable(pub usize);
+
+/// Element type of the KV cache.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KvType {
+    /// 32-bit float.
+    F32,
+    /// IEEE half.
+    F16,
+    /// bfloat16.
+    BF16,
+}
+
+impl KvType {
+    /// Every type, in the order of the documentation.
+    pub const ALL: [Self; 3] = [Self::F16, Self::BF16, Self::F32];
+
+    /// Name as users type it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::BF16 => "bf16",
+        }
+    }
+
+    /// The type a user means by `name`.
+    pub fn from_name(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|t| t.name() == name)
+    }
+
+    /// Bytes of one element.
+    pub fn bytes(self) -> usize {
+        match self {
+            Self::F32 => 4,
+            Self::F16 | Self::BF16 => 2,
+        }
+    }
+}
+
+/// Shape of one layer's KV store: `n_pages` pages, in each for K and for V `[n_kv_heads, page_len, head_dim]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvLayout {
+    /// Pages of the pool.
+    pub n_pages: usize,
+    /// Tokens of a page.
+    pub page_len: usize,
+    /// K/V heads.
+    pub n_kv_heads: usize,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Element type of K and V.
+    pub kv_type: KvType,
+}
+
+impl KvLayout {
+    /// Bytes of K and V together.
+    pub fn bytes(&self) -> u64 {
+        2 * self.n_pages as u64
+            * (self.page_len * self.n_kv_heads * self.head_dim * self.kv_type.bytes()) as u64
+    }
+}
+
+/// Scaled dot-product attention with grouped queries, causal within the sequence.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AttentionParams {
+    /// Query heads; query head `h` reads K/V head `h / (n_heads / n_kv_heads)`.
+    pub n_heads: usize,
+    /// Factor on `q·k`.
+    pub scale: f32,
+    /// `c * tanh(score / c)` before the mask.
+    pub softcap: Option<f32>,
+    /// A token sees itself and the `window - 1` tokens before it; `None` sees all.
+    pub window: Option<usize>,
+}
+
+/// Activation of the gate in a gated FFN.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activation {
+    /// `x * sigmoid(x)`.
+    Silu,
+    /// `0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3)))`.
+    GeluTanh,
+}
+
+/// How router logits become probabilities.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExpertGating {
+    /// Softmax over all experts, then the best are taken.
+    Softmax,
+    /// Sigmoid of each logit.
+    Sigmoid,
+    /// The best logits are taken, then softmax over those.
+    SoftmaxOfSelected,
+}
+
+/// Expert selection.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MoeRouteParams {
+    /// Experts of a layer.
+    pub n_experts: usize,
+    /// Experts a token uses.
+    pub n_used: usize,
+    /// Probabilities.
+    pub gating: ExpertGating,
+    /// Divide the chosen weights by their sum (not below 2^-14, as the reference does).
+    pub normalise: bool,
+    /// Factor on the chosen weights; 1 for none.
+    pub scale: f32,
+}
+
+/// The three stacked expert matrices and the activation between them.
+#[derive(Debug)]
+pub struct MoeFfn<'a, W> {
+    /// `[n_experts, expert_ffn_dim, embed_dim]`.
+    pub gate: &'a W,
+    /// `[n_experts, expert_ffn_dim, embed_dim]`.
+    pub up: &'a W,
+    /// `[n_experts, embed_dim, expert_ffn_dim]`.
+    pub down: &'a W,
+    /// Of the gate.
+    pub activation: Activation,
+}
