@@ -1,0 +1,160 @@
+//! The table of kernels: one named field an entry point, one constant table an instruction set.
+//!
+//! A table lists the kernels its instruction set has and ends with `..` the next slower one, so a missing kernel falls
+//! back by construction. Kernels are single-threaded functions over slices; threads exist in `threads.rs` only. They
+//! are looked up once an operation.
+
+pub(crate) mod scalar;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod x86_64;
+
+use rsllm_quant::{ActivationBlock, GgmlType};
+
+use crate::isa::Isa;
+
+/// Fused dots of packed weight rows with int8 activations, for decode.
+///
+/// `(rows, row_bytes, x, n_columns, out)`: `rows` holds whole rows of `row_bytes`; `x` holds `n_columns` quantised
+/// activation rows behind each other, each of `x.len() / n_columns` blocks; `out` is `[n_rows, n_columns]`,
+/// overwritten. A column's result does not depend on `n_columns` nor on which rows share the call.
+///
+/// # Safety
+/// The processor has the features of the table the kernel is in, and the lengths agree:
+/// `rows.len() == n_rows * row_bytes`, `out.len() == n_rows * n_columns`, `x.len()` is a multiple of `n_columns`, and a
+/// row's values fit in `256 * x.len() / n_columns`. [`Kernels::dot_rows`] checks both.
+pub(crate) type DotRows = unsafe fn(&[u8], usize, &[ActivationBlock], usize, &mut [f32]);
+
+/// Dots of F32, F16 or BF16 weight rows with f32 activations, for decode: as [`DotRows`] with `x`
+/// `[n_columns, row_len]`.
+///
+/// # Safety
+/// As [`DotRows`]; a row holds `x.len() / n_columns` values.
+pub(crate) type DotRowsF32 = unsafe fn(&[u8], usize, &[f32], usize, &mut [f32]);
+
+/// Whole packed blocks to f32; `(blocks, out)`, bit-equal with rsllm-quant's `dequantize`.
+///
+/// # Safety
+/// The processor has the features of the table, and `out.len()` is the number of values in `blocks`.
+pub(crate) type Unpack = unsafe fn(&[u8], &mut [f32]);
+
+/// Inner product of the blocked matrix product: `c[r][j] += Σ_k a[r][k] · b[k][j]`, k ascending, one fused
+/// multiply-add each (a multiply and an add in the scalar table).
+///
+/// `(a, b, c)`: `a` `[n_rows, k]` row-major, `b` `[k, gemm_columns]`, `c` `[n_rows, gemm_columns]`; the columns are
+/// tokens, independent of each other.
+///
+/// # Safety
+/// The processor has the features of the table, and `b.len() == k * gemm_columns`, `c.len() == n_rows * gemm_columns`,
+/// `a.len() == n_rows * k`.
+pub(crate) type Gemm = unsafe fn(&[f32], &[f32], &mut [f32]);
+
+/// Quantise f32 activations; must equal `rsllm_quant::quantize_activations` bit for bit.
+///
+/// # Safety
+/// The processor has the features of the table; `src.len()` is a multiple of 32 and
+/// `dst.len() == src.len().div_ceil(256)`.
+pub(crate) type QuantizeActivations = unsafe fn(&[f32], &mut [ActivationBlock]);
+
+/// All kernels of one instruction set.
+#[derive(Clone, Copy)]
+pub struct Kernels {
+    /// What the table is for.
+    pub isa: Isa,
+    pub(crate) dot_q4_0: DotRows,
+    pub(crate) dot_q4_1: DotRows,
+    pub(crate) dot_q5_0: DotRows,
+    pub(crate) dot_q5_1: DotRows,
+    pub(crate) dot_q8_0: DotRows,
+    pub(crate) dot_q2_k: DotRows,
+    pub(crate) dot_q3_k: DotRows,
+    pub(crate) dot_q4_k: DotRows,
+    pub(crate) dot_q5_k: DotRows,
+    pub(crate) dot_q6_k: DotRows,
+    pub(crate) dot_f32: DotRowsF32,
+    pub(crate) dot_f16: DotRowsF32,
+    pub(crate) dot_bf16: DotRowsF32,
+    pub(crate) unpack_f32: Unpack,
+    pub(crate) unpack_f16: Unpack,
+    pub(crate) unpack_bf16: Unpack,
+    pub(crate) unpack_q4_0: Unpack,
+    pub(crate) unpack_q4_1: Unpack,
+    pub(crate) unpack_q5_0: Unpack,
+    pub(crate) unpack_q5_1: Unpack,
+    pub(crate) unpack_q8_0: Unpack,
+    pub(crate) unpack_q2_k: Unpack,
+    pub(crate) unpack_q3_k: Unpack,
+    pub(crate) unpack_q4_k: Unpack,
+    pub(crate) unpack_q5_k: Unpack,
+    pub(crate) unpack_q6_k: Unpack,
+    pub(crate) quantize_activations: QuantizeActivations,
+    /// Tokens that one call of `gemm` works on.
+    pub(crate) gemm_columns: usize,
+    pub(crate) gemm: Gemm,
+}
+
+/// The decode kernel of a weight type.
+#[derive(Clone, Copy)]
+pub(crate) enum Dot {
+    /// On int8 activations.
+    Int8(DotRows),
+    /// On f32 activations.
+    F32(DotRowsF32),
+}
+
+impl Kernels {
+    /// The table of an instruction set this machine has; `None` for one it lacks.
+    pub fn for_isa(isa: Isa) -> Option<&'static Self> {
+        if !isa.is_available() {
+            return None;
+        }
+        match isa {
+            Isa::Scalar => Some(&scalar::SCALAR),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => Some(&x86_64::avx2::AVX2),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => Some(&x86_64::avx512::AVX512),
+            #[cfg(not(target_arch = "x86_64"))]
+            Isa::Avx2 | Isa::Avx512 => None,
+        }
+    }
+
+    /// The decode kernel for weights of type `ty`.
+    pub(crate) fn dot(&self, ty: GgmlType) -> Option<Dot> {
+        Some(match ty {
+            GgmlType::F32 => Dot::F32(self.dot_f32),
+            GgmlType::F16 => Dot::F32(self.dot_f16),
+            GgmlType::BF16 => Dot::F32(self.dot_bf16),
+            GgmlType::Q4_0 => Dot::Int8(self.dot_q4_0),
+            GgmlType::Q4_1 => Dot::Int8(self.dot_q4_1),
+            GgmlType::Q5_0 => Dot::Int8(self.dot_q5_0),
+            GgmlType::Q5_1 => Dot::Int8(self.dot_q5_1),
+            GgmlType::Q8_0 => Dot::Int8(self.dot_q8_0),
+            GgmlType::Q2_K => Dot::Int8(self.dot_q2_k),
+            GgmlType::Q3_K => Dot::Int8(self.dot_q3_k),
+            GgmlType::Q4_K => Dot::Int8(self.dot_q4_k),
+            GgmlType::Q5_K => Dot::Int8(self.dot_q5_k),
+            GgmlType::Q6_K => Dot::Int8(self.dot_q6_k),
+            _ => return None,
+        })
+    }
+
+    /// The unpacking kernel for weights of type `ty`.
+    pub(crate) fn unpack(&self, ty: GgmlType) -> Option<Unpack> {
+        Some(match ty {
+            GgmlType::F32 => self.unpack_f32,
+            GgmlType::F16 => self.unpack_f16,
+            GgmlType::BF16 => self.unpack_bf16,
+            GgmlType::Q4_0 => self.unpack_q4_0,
+            GgmlType::Q4_1 => self.unpack_q4_1,
+            GgmlType::Q5_0 => self.unpack_q5_0,
+            GgmlType::Q5_1 => self.unpack_q5_1,
+            GgmlType::Q8_0 => self.unpack_q8_0,
+            GgmlType::Q2_K => self.unpack_q2_k,
+            GgmlType::Q3_K => self.unpack_q3_k,
+            GgmlType::Q4_K => self.unpack_q4_k,
+            GgmlType::Q5_K => self.unpack_q5_k,
+            GgmlType::Q6_K => self.unpack_q6_k,
+            _ => return None,
+        })
+    }
+}

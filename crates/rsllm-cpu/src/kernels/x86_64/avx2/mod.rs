@@ -1,0 +1,9 @@
+//! AVX2, FMA and F16C kernels.
+
+use crate::isa::Isa;
+use crate::kernels::{Kernels, scalar};
+
+pub(crate) const AVX2: Kernels = Kernels {
+    isa: Isa::Avx2,
+    ..scalar::SCALAR
+};

@@ -1,0 +1,9 @@
+//! AVX-512 kernels with VNNI dots.
+
+use crate::isa::Isa;
+use crate::kernels::{Kernels, x86_64::avx2};
+
+pub(crate) const AVX512: Kernels = Kernels {
+    isa: Isa::Avx512,
+    ..avx2::AVX2
+};
