@@ -4,6 +4,7 @@
 //! back by construction. Kernels are single-threaded functions over slices; threads exist in `threads.rs` only. They
 //! are looked up once an operation.
 
+pub(crate) mod elementwise;
 pub(crate) mod scalar;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86_64;
@@ -11,6 +12,7 @@ pub(crate) mod x86_64;
 use rsllm_quant::{ActivationBlock, GgmlType};
 
 use crate::isa::Isa;
+use elementwise::Elementwise;
 
 /// Fused dots of packed weight rows with int8 activations, for decode.
 ///
@@ -90,6 +92,7 @@ pub struct Kernels {
     /// Tokens that one call of `gemm` works on.
     pub(crate) gemm_columns: usize,
     pub(crate) gemm: Gemm,
+    pub(crate) elementwise: Elementwise,
 }
 
 /// The decode kernel of a weight type.

@@ -2,7 +2,7 @@
 
 use rsllm_quant::{ActivationBlock, GgmlType, dequantize, quantize_activations, vec_dot, vec_dot_f32};
 
-use super::Kernels;
+use super::{Kernels, elementwise};
 use crate::isa::Isa;
 
 /// Tokens a call of the portable product works on.
@@ -39,6 +39,7 @@ pub(crate) const SCALAR: Kernels = Kernels {
     quantize_activations,
     gemm_columns: GEMM_COLUMNS,
     gemm,
+    elementwise: elementwise::SCALAR,
 };
 
 fn dot(ty: GgmlType, rows: &[u8], row_bytes: usize, x: &[ActivationBlock], n_columns: usize, out: &mut [f32]) {

@@ -1,0 +1,272 @@
+//! The only place with threads: one persistent pool, jobs handed over by an epoch counter.
+//!
+//! A decode step runs a few hundred operations of tens of microseconds, so workers spin a while for the next job before
+//! they sleep. The calling thread takes part in every job; a pool of one thread has no workers at all.
+
+#![expect(unsafe_code, reason = "a job borrows the caller's stack; the pool waits for it before returning")]
+
+use std::cell::UnsafeCell;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+/// A worker panicked inside a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct WorkerPanicked;
+
+/// A fixed number of threads that run one job at a time.
+pub(crate) struct ThreadPool {
+    shared: Arc<Shared>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+type Job = *const (dyn Fn(usize) + Sync);
+
+struct Shared {
+    /// Number of the newest job; workers compare it with the last one they ran.
+    epoch: AtomicU32,
+    /// The newest job; valid while `remaining > 0`.
+    job: UnsafeCell<Option<Job>>,
+    /// Workers that have not finished the newest job.
+    remaining: AtomicUsize,
+    panicked: AtomicBool,
+    stop: AtomicBool,
+    /// Workers asleep on `wake`.
+    sleepers: AtomicUsize,
+    lock: Mutex<()>,
+    wake: Condvar,
+}
+
+// SAFETY: `job` is written only by the owner of the pool while no worker reads it (`remaining == 0`), and read only
+// after an acquire load of the epoch that was stored after the write.
+unsafe impl Sync for Shared {}
+// SAFETY: the raw pointer in `job` is only dereferenced while the caller of `run` keeps the closure alive.
+unsafe impl Send for Shared {}
+
+/// Spins before a worker sleeps: about 100 µs, longer than the gaps between operations of a step.
+const SPINS_BEFORE_SLEEP: u32 = 4_000;
+
+impl ThreadPool {
+    /// A pool of `n_threads` threads including the caller.
+    pub(crate) fn new(n_threads: usize) -> std::io::Result<Self> {
+        let shared = Arc::new(Shared {
+            epoch: AtomicU32::new(0),
+            job: UnsafeCell::new(None),
+            remaining: AtomicUsize::new(0),
+            panicked: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            sleepers: AtomicUsize::new(0),
+            lock: Mutex::new(()),
+            wake: Condvar::new(),
+        });
+        let mut pool = Self { shared, workers: Vec::new() };
+        for index in 1..n_threads {
+            let shared = Arc::clone(&pool.shared);
+            let worker = std::thread::Builder::new()
+                .name(format!("rsllm-cpu-{index}"))
+                .spawn(move || work(&shared, index))?;
+            pool.workers.push(worker);
+        }
+        Ok(pool)
+    }
+
+    /// Threads that take part in a job.
+    pub(crate) fn n_threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Run `job(thread_index)` once on every thread and wait for all.
+    pub(crate) fn run(&mut self, job: &(dyn Fn(usize) + Sync)) -> Result<(), WorkerPanicked> {
+        if self.workers.is_empty() {
+            return catch_unwind(AssertUnwindSafe(|| job(0))).map_err(|_| WorkerPanicked);
+        }
+        let shared = &*self.shared;
+        // SAFETY: only the lifetime changes. The pointer is used by workers until `remaining` reaches zero, which is
+        // awaited below before `job` can go out of scope, even when the caller's own part panics.
+        let job_pointer: Job = unsafe { std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), Job>(job) };
+        // SAFETY: `remaining` is zero here (awaited by the previous call; `&mut self` excludes another), so no worker
+        // reads the cell.
+        unsafe { *shared.job.get() = Some(job_pointer) };
+        shared.remaining.store(self.workers.len(), Ordering::Relaxed);
+        shared.epoch.fetch_add(1, Ordering::SeqCst);
+        if shared.sleepers.load(Ordering::SeqCst) > 0 {
+            let _guard = shared.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            shared.wake.notify_all();
+        }
+        let own = catch_unwind(AssertUnwindSafe(|| job(0)));
+        let mut spins = 0u32;
+        while shared.remaining.load(Ordering::Acquire) != 0 {
+            spins += 1;
+            if spins < SPINS_BEFORE_SLEEP {
+                std::hint::spin_loop();
+            } else {
+                // A worker lost its processor to somebody else: let it run.
+                std::thread::yield_now();
+            }
+        }
+        let worker_panicked = shared.panicked.swap(false, Ordering::Relaxed);
+        if own.is_err() || worker_panicked { Err(WorkerPanicked) } else { Ok(()) }
+    }
+
+    /// Run `job(range, thread_index)` over `0..n_items` in pieces of at most `piece`; idle threads take the next piece.
+    pub(crate) fn run_pieces(
+        &mut self,
+        n_items: usize,
+        piece: usize,
+        job: impl Fn(Range<usize>, usize) + Sync,
+    ) -> Result<(), WorkerPanicked> {
+        let piece = piece.max(1);
+        if n_items <= piece {
+            // Not worth waking anybody.
+            return catch_unwind(AssertUnwindSafe(|| {
+                if n_items > 0 {
+                    job(0..n_items, 0);
+                }
+            }))
+            .map_err(|_| WorkerPanicked);
+        }
+        let next = AtomicUsize::new(0);
+        self.run(&|thread| {
+            loop {
+                let start = next.fetch_add(piece, Ordering::Relaxed);
+                if start >= n_items {
+                    break;
+                }
+                job(start..n_items.min(start + piece), thread);
+            }
+        })
+    }
+}
+
+impl Drop for ThreadPool {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        self.shared.epoch.fetch_add(1, Ordering::SeqCst);
+        {
+            let _guard = self.shared.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            self.shared.wake.notify_all();
+        }
+        for worker in self.workers.drain(..) {
+            // A worker catches panics of its jobs, so this cannot be an error worth reporting.
+            let _ = worker.join();
+        }
+    }
+}
+
+fn work(shared: &Shared, index: usize) {
+    let mut seen = 0;
+    loop {
+        seen = wait_for_job(shared, seen);
+        if shared.stop.load(Ordering::SeqCst) {
+            return;
+        }
+        // SAFETY: the epoch was advanced after the job was written, and it stays until this worker decrements
+        // `remaining`.
+        let job = unsafe { *shared.job.get() };
+        if let Some(job) = job {
+            // SAFETY: `run` keeps the closure alive until `remaining` is zero.
+            let job = unsafe { &*job };
+            if catch_unwind(AssertUnwindSafe(|| job(index))).is_err() {
+                shared.panicked.store(true, Ordering::Relaxed);
+            }
+        }
+        shared.remaining.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// The epoch after `seen`: spin first, then sleep.
+fn wait_for_job(shared: &Shared, seen: u32) -> u32 {
+    for _ in 0..SPINS_BEFORE_SLEEP {
+        let epoch = shared.epoch.load(Ordering::Acquire);
+        if epoch != seen {
+            return epoch;
+        }
+        std::hint::spin_loop();
+    }
+    let mut guard = shared.lock.lock().unwrap_or_else(PoisonError::into_inner);
+    shared.sleepers.fetch_add(1, Ordering::SeqCst);
+    loop {
+        let epoch = shared.epoch.load(Ordering::SeqCst);
+        if epoch != seen {
+            shared.sleepers.fetch_sub(1, Ordering::SeqCst);
+            return epoch;
+        }
+        guard = shared.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
+    }
+}
+
+/// A slice that several threads write to in disjoint ranges.
+pub(crate) struct SharedSlice<'a, T> {
+    pointer: *mut T,
+    len: usize,
+    marker: std::marker::PhantomData<&'a mut [T]>,
+}
+
+// SAFETY: access is through `range`, whose caller promises disjoint ranges; T moves between threads.
+unsafe impl<T: Send> Sync for SharedSlice<'_, T> {}
+
+impl<'a, T> SharedSlice<'a, T> {
+    pub(crate) fn new(slice: &'a mut [T]) -> Self {
+        Self { pointer: slice.as_mut_ptr(), len: slice.len(), marker: std::marker::PhantomData }
+    }
+
+    /// # Safety
+    /// No two live results overlap, on any thread.
+    #[expect(clippy::mut_from_ref, reason = "that is the purpose; the safety contract excludes aliasing")]
+    pub(crate) unsafe fn range(&self, range: Range<usize>) -> &'a mut [T] {
+        assert!(range.start <= range.end && range.end <= self.len, "range {range:?} outside slice of {}", self.len);
+        // SAFETY: in bounds (asserted), and disjoint from every other live range by the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.pointer.add(range.start), range.end - range.start) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_piece_runs_once_on_any_number_of_threads() {
+        for n_threads in [1, 2, 5] {
+            let mut pool = ThreadPool::new(n_threads).unwrap();
+            assert_eq!(pool.n_threads(), n_threads);
+            for n_items in [0, 1, 7, 100, 1000] {
+                let hits: Vec<AtomicUsize> = (0..n_items).map(|_| AtomicUsize::new(0)).collect();
+                for _ in 0..20 {
+                    pool.run_pieces(n_items, 3, |range, _| {
+                        for i in range {
+                            hits[i].fetch_add(1, Ordering::Relaxed);
+                        }
+                    })
+                    .unwrap();
+                }
+                assert!(hits.iter().all(|h| h.load(Ordering::Relaxed) == 20));
+            }
+        }
+    }
+
+    #[test]
+    fn a_panicking_job_is_an_error_and_the_pool_lives_on() {
+        let mut pool = ThreadPool::new(3).unwrap();
+        for bad_thread in 0..3 {
+            let result = pool.run(&|thread| assert_ne!(thread, bad_thread, "on purpose"));
+            assert_eq!(result, Err(WorkerPanicked));
+        }
+        assert_eq!(pool.run(&|_| ()), Ok(()));
+    }
+
+    #[test]
+    fn workers_wake_from_sleep() {
+        let mut pool = ThreadPool::new(2).unwrap();
+        let count = AtomicUsize::new(0);
+        for _ in 0..3 {
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            pool.run(&|_| {
+                count.fetch_add(1, Ordering::Relaxed);
+            })
+            .unwrap();
+        }
+        assert_eq!(count.load(Ordering::Relaxed), 6);
+    }
+}
