@@ -1,0 +1,412 @@
+//! The tokens still in the running for one draw, and the selections that the steps are built on.
+//!
+//! Memory for a whole vocabulary is taken once, when the sequence is made; a draw allocates nothing. Candidates always stay in
+//! order of id: a step finds its threshold in a scratch list and then filters in place. So draws do not depend on how the
+//! standard library happens to arrange equal parts, and the vocabulary is never sorted: `keep_best` and `keep_mass` select in
+//! linear time. Larger keys are better; of equal keys the lower id is better.
+
+use super::SamplingError;
+use super::softmax::softmax_weight;
+use crate::TokenId;
+
+/// One token in the running.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Candidate {
+    /// The token.
+    pub id: TokenId,
+    /// Its current logit: finite or negative infinity, never NaN.
+    pub logit: f32,
+}
+
+/// The candidates of one draw, in order of id.
+#[derive(Debug)]
+pub struct Candidates {
+    vocab_size: usize,
+    /// At most `vocab_size`.
+    entries: Vec<Candidate>,
+    /// Scratch of the selections, at most `vocab_size`.
+    ranked: Vec<Ranked>,
+}
+
+/// A candidate as a selection sees it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Ranked {
+    rank: Rank,
+    pub(super) weight: f32,
+}
+
+/// Key and id as one integer, so that "better" is a single comparison: the larger rank has the larger key, or the same key and
+/// the lower id.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Rank(u64);
+
+impl Candidates {
+    /// Room for a vocabulary of `vocab_size` tokens (24 bytes each).
+    pub fn new(vocab_size: usize) -> Self {
+        Self {
+            vocab_size,
+            entries: Vec::with_capacity(vocab_size),
+            ranked: Vec::with_capacity(vocab_size),
+        }
+    }
+
+    /// Takes the whole vocabulary. Tokens at positive infinity share all probability between them; NaN is an error.
+    pub fn load(&mut self, logits: &[f32]) -> Result<(), SamplingError> {
+        let max = checked_max(logits, self.vocab_size)?;
+        let entries = logits
+            .iter()
+            .zip(0..)
+            .map(|(&logit, id)| Candidate { id, logit });
+        self.entries.clear();
+        if max == f32::INFINITY {
+            self.entries.extend(entries.map(|entry| Candidate {
+                logit: if entry.logit == f32::INFINITY {
+                    0.0
+                } else {
+                    f32::NEG_INFINITY
+                },
+                ..entry
+            }));
+        } else {
+            self.entries.extend(entries);
+        }
+        Ok(())
+    }
+
+    /// The candidates, in order of id.
+    pub fn as_slice(&self) -> &[Candidate] {
+        &self.entries
+    }
+
+    /// The same, for steps that change logits. Ids must stay as they are.
+    pub(super) fn as_mut_slice(&mut self) -> &mut [Candidate] {
+        &mut self.entries
+    }
+
+    /// True while no candidate was dropped: then candidate `i` is token `i`.
+    pub(super) fn is_whole_vocabulary(&self) -> bool {
+        self.entries.len() == self.vocab_size
+    }
+
+    /// The largest logit; negative infinity when every token is banned.
+    pub(super) fn max_logit(&self) -> f32 {
+        self.entries.iter().fold(f32::NEG_INFINITY, |max, entry| {
+            if entry.logit > max { entry.logit } else { max }
+        })
+    }
+
+    /// Keeps the candidates for which `keep` holds.
+    pub(super) fn retain(&mut self, keep: impl Fn(&Candidate) -> bool) {
+        self.entries.retain(keep);
+    }
+
+    /// Keeps the `k` best candidates by logit, `k` above 0.
+    pub(super) fn keep_best(&mut self, k: usize) {
+        if k >= self.entries.len() {
+            return;
+        }
+        let entries = self
+            .entries
+            .iter()
+            .map(|entry| Ranked::new(entry.logit, entry.id, 0.0));
+        select_best(&mut self.ranked, entries, k);
+        let worst = self.ranked[k - 1].rank;
+        self.retain(|entry| Rank::new(entry.logit, entry.id) >= worst);
+    }
+
+    /// Keeps the shortest best-first list of candidates whose probabilities together make `reached` true, ranked by `key`.
+    /// `reached` sees shares of 1 and must be monotonic; when it never holds, everything is kept.
+    pub(super) fn keep_mass(&mut self, key: impl Fn(f32) -> f32, reached: impl Fn(f64) -> bool) {
+        let max = self.max_logit();
+        if max == f32::NEG_INFINITY {
+            return;
+        }
+        self.ranked.clear();
+        let weigh = |entry: &Candidate| {
+            Ranked::new(key(entry.logit), entry.id, softmax_weight(entry.logit, max))
+        };
+        self.ranked.extend(self.entries.iter().map(weigh));
+        let total: f64 = self
+            .ranked
+            .iter()
+            .map(|ranked| f64::from(ranked.weight))
+            .sum();
+        let worst = last_of_mass(&mut self.ranked, |mass| reached(mass / total)).rank;
+        self.retain(|entry| Rank::new(key(entry.logit), entry.id) >= worst);
+    }
+
+    /// The scratch list, for draws that need a weight a candidate.
+    pub(super) fn scratch(&mut self) -> (&[Candidate], &mut Vec<Ranked>) {
+        (&self.entries, &mut self.ranked)
+    }
+}
+
+impl Ranked {
+    pub(super) fn new(key: f32, id: TokenId, weight: f32) -> Self {
+        Self {
+            rank: Rank::new(key, id),
+            weight,
+        }
+    }
+
+    pub(super) fn id(&self) -> TokenId {
+        !(self.rank.0 as TokenId)
+    }
+
+    /// Best first.
+    pub(super) fn best_first(&self, other: &Self) -> std::cmp::Ordering {
+        other.rank.cmp(&self.rank)
+    }
+}
+
+impl Rank {
+    /// `key` is not NaN. Both zeros are the same key.
+    fn new(key: f32, id: TokenId) -> Self {
+        let bits = (key + 0.0).to_bits();
+        // Floats order like their bits once the sign bit is set for positive ones and all bits are flipped for negative ones.
+        let ordered = if bits >> 31 == 0 {
+            bits | 1 << 31
+        } else {
+            !bits
+        };
+        Self(u64::from(ordered) << 32 | u64::from(!id))
+    }
+}
+
+/// The largest of `vocab_size` logits; an error on NaN or another number of them.
+pub(super) fn checked_max(logits: &[f32], vocab_size: usize) -> Result<f32, SamplingError> {
+    if logits.len() != vocab_size {
+        return Err(SamplingError::LogitCount {
+            expected: vocab_size,
+            found: logits.len(),
+        });
+    }
+    // Independent lanes, because a single running maximum of floats is not vectorised.
+    let mut max = [f32::NEG_INFINITY; LANES];
+    let mut nan = [0_u32; LANES];
+    let chunks = logits.chunks_exact(LANES);
+    let tail = chunks.remainder();
+    for chunk in chunks {
+        for lane in 0..LANES {
+            max[lane] = if chunk[lane] > max[lane] {
+                chunk[lane]
+            } else {
+                max[lane]
+            };
+            nan[lane] |= u32::from(chunk[lane].is_nan());
+        }
+    }
+    if nan.contains(&1) || tail.iter().any(|logit| logit.is_nan()) {
+        let id = logits
+            .iter()
+            .position(|logit| logit.is_nan())
+            .unwrap_or_default();
+        return Err(SamplingError::NanLogit { id: id as TokenId });
+    }
+    Ok(max
+        .iter()
+        .chain(tail)
+        .fold(f32::NEG_INFINITY, |max, &logit| max.max(logit)))
+}
+
+const LANES: usize = 16;
+
+/// Leaves the `k` best of `source` in `ranked` (or all, if fewer), the worst of them last, the rest in no order.
+///
+/// One pass with a list of twice `k`: when it is full, the better half stays and its worst key becomes the bar for the rest,
+/// which nearly all later tokens fail with one comparison.
+pub(super) fn select_best(
+    ranked: &mut Vec<Ranked>,
+    source: impl Iterator<Item = Ranked>,
+    k: usize,
+) {
+    let limit = k.saturating_mul(2).max(64);
+    let mut bar: Option<Rank> = None;
+    ranked.clear();
+    for item in source {
+        if bar.is_some_and(|bar| item.rank < bar) {
+            continue;
+        }
+        if ranked.len() == limit {
+            bar = Some(truncate_to_best(ranked, k));
+        }
+        ranked.push(item);
+    }
+    if ranked.len() > k {
+        truncate_to_best(ranked, k);
+    }
+}
+
+/// Keeps the `k` best, the worst of them last; returns that one. `ranked` has more than `k`, and `k` is above 0.
+fn truncate_to_best(ranked: &mut Vec<Ranked>, k: usize) -> Rank {
+    let (_, &mut worst, _) = ranked.select_nth_unstable_by(k - 1, Ranked::best_first);
+    ranked.truncate(k);
+    worst.rank
+}
+
+/// The candidate at which the weights, summed best first, make `reached` true; the very worst when they never do.
+///
+/// Quickselect on mass: half of the range is put aside each round by its sum, so the work is linear. `ranked` is not empty.
+fn last_of_mass(ranked: &mut [Ranked], reached: impl Fn(f64) -> bool) -> Ranked {
+    let (mut start, mut end) = (0, ranked.len());
+    let mut mass = 0.0_f64; // of everything before `start`
+    while end - start > SORTED_DIRECTLY {
+        let middle = start + (end - start) / 2;
+        ranked[start..end].select_nth_unstable_by(middle - start, Ranked::best_first);
+        let half: f64 = ranked[start..middle]
+            .iter()
+            .map(|item| f64::from(item.weight))
+            .sum();
+        if reached(mass + half) {
+            end = middle;
+        } else {
+            mass += half;
+            start = middle;
+        }
+    }
+    let rest = &mut ranked[start..end];
+    rest.sort_unstable_by(Ranked::best_first);
+    for item in rest.iter() {
+        mass += f64::from(item.weight);
+        if reached(mass) {
+            return *item;
+        }
+    }
+    *rest
+        .last()
+        .expect("the range is halved only while it is longer than 32")
+}
+
+/// Below this, sorting is cheaper than halving.
+const SORTED_DIRECTLY: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn loaded(logits: &[f32]) -> Candidates {
+        let mut candidates = Candidates::new(logits.len());
+        candidates.load(logits).unwrap();
+        candidates
+    }
+
+    fn ids(candidates: &Candidates) -> Vec<TokenId> {
+        candidates.as_slice().iter().map(|entry| entry.id).collect()
+    }
+
+    #[test]
+    fn nan_and_wrong_lengths_are_errors() {
+        let mut candidates = Candidates::new(20);
+        let mut logits = [0.5; 20];
+        for position in [0, 7, 15, 16, 19] {
+            logits[position] = f32::NAN;
+            assert_eq!(
+                candidates.load(&logits),
+                Err(SamplingError::NanLogit {
+                    id: position as TokenId
+                })
+            );
+            logits[position] = 0.5;
+        }
+        assert_eq!(
+            candidates.load(&logits[1..]),
+            Err(SamplingError::LogitCount {
+                expected: 20,
+                found: 19
+            })
+        );
+    }
+
+    #[test]
+    fn positive_infinity_takes_everything() {
+        let candidates = loaded(&[1.0, f32::INFINITY, f32::NEG_INFINITY, f32::INFINITY]);
+        let logits: Vec<f32> = candidates
+            .as_slice()
+            .iter()
+            .map(|entry| entry.logit)
+            .collect();
+        assert_eq!(logits, [f32::NEG_INFINITY, 0.0, f32::NEG_INFINITY, 0.0]);
+    }
+
+    #[test]
+    fn equal_logits_prefer_lower_ids_and_signed_zeros_are_equal() {
+        let mut candidates = loaded(&[-0.0, 0.0, 0.0, 1.0, 0.0]);
+        candidates.keep_best(3);
+        assert_eq!(ids(&candidates), [0, 1, 3]);
+    }
+
+    /// Few distinct values, so that ties are common.
+    fn any_logits() -> impl Strategy<Value = Vec<f32>> {
+        let logit = prop_oneof![
+            8 => (-40_i32..40).prop_map(|n| n as f32 / 4.0),
+            1 => Just(f32::NEG_INFINITY),
+        ];
+        prop::collection::vec(logit, 1..600)
+    }
+
+    /// The weight carries the logit.
+    fn sorted_best_first(logits: &[f32]) -> Vec<Ranked> {
+        let mut all: Vec<Ranked> = logits
+            .iter()
+            .zip(0..)
+            .map(|(&key, id)| Ranked::new(key, id, key))
+            .collect();
+        all.sort_by(Ranked::best_first);
+        all
+    }
+
+    proptest! {
+        #[test]
+        fn keep_best_equals_a_full_sort(logits in any_logits(), k in 1_usize..700) {
+            let mut candidates = loaded(&logits);
+            candidates.keep_best(k);
+            let mut expected: Vec<TokenId> = sorted_best_first(&logits).iter().take(k).map(Ranked::id).collect();
+            expected.sort_unstable();
+            prop_assert_eq!(ids(&candidates), expected);
+        }
+
+        #[test]
+        fn keep_mass_equals_a_full_sort(logits in any_logits(), p in 0.0_f64..1.2) {
+            prop_assume!(logits.iter().any(|logit| logit.is_finite()));
+            let max = logits.iter().fold(f32::NEG_INFINITY, |a, &b| a.max(b));
+            let total: f64 = logits.iter().map(|&logit| f64::from(softmax_weight(logit, max))).sum();
+            let sorted = sorted_best_first(&logits);
+            let mut mass = 0.0;
+            let mut expected = Vec::new();
+            for item in &sorted {
+                mass += f64::from(softmax_weight(item.weight, max)) / total;
+                expected.push(item.id());
+                if (mass - p).abs() < 1e-9 {
+                    return Ok(()); // decided by rounding
+                }
+                if mass >= p {
+                    break;
+                }
+            }
+            expected.sort_unstable();
+            let mut candidates = loaded(&logits);
+            candidates.keep_mass(|logit| logit, |mass| mass >= p);
+            prop_assert_eq!(ids(&candidates), expected);
+        }
+    }
+
+    #[test]
+    fn a_draw_does_not_allocate() {
+        let logits: Vec<f32> = (0..5000_u32)
+            .map(|i| (i.wrapping_mul(2_654_435_761) % 1000) as f32 / 50.0)
+            .collect();
+        let mut candidates = loaded(&logits);
+        let before = (candidates.entries.capacity(), candidates.ranked.capacity());
+        for k in [1, 40, 2000, 4999] {
+            candidates.load(&logits).unwrap();
+            candidates.keep_mass(|logit| logit, |mass| mass >= 0.99);
+            candidates.keep_best(k);
+        }
+        assert_eq!(
+            (candidates.entries.capacity(), candidates.ranked.capacity()),
+            before
+        );
+    }
+}
