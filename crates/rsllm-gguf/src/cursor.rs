@@ -3,7 +3,8 @@
 //! Nothing here allocates more than a constant factor of the bytes that are really there, whatever lengths the file
 //! claims: a length is compared with the remaining bytes before it is used.
 
-use crate::error::{Cause, GgufError};
+use crate::cause::Cause;
+use crate::error::GgufError;
 use crate::value::{Array, GgufString, StringArray, Value, ValueType};
 
 /// A position in the bytes of one file.

@@ -8,8 +8,9 @@ use std::path::Path;
 
 use rsllm_quant::{GgmlType, UnknownGgmlType};
 
+use crate::cause::Cause;
 use crate::cursor::Cursor;
-use crate::error::{Cause, GgufError};
+use crate::error::GgufError;
 use crate::layout::{self, Record};
 use crate::metadata::Metadata;
 use crate::sniff::Foreign;
@@ -87,7 +88,7 @@ fn magic_and_version(cursor: &mut Cursor<'_>, bytes: &[u8]) -> Result<u32, GgufE
     match version {
         2 | 3 => Ok(version),
         // A small number written most significant byte first.
-        _ if version & 0xffff == 0 && version != 0 => Err(Cause::WrongEndian {
+        _ if version != 0 && version.trailing_zeros() >= 16 => Err(Cause::WrongEndian {
             version: version.swap_bytes(),
         }
         .into()),

@@ -9,7 +9,8 @@ use std::ops::Range;
 
 use rsllm_quant::GgmlType;
 
-use crate::error::{Cause, GgufError};
+use crate::cause::Cause;
+use crate::error::GgufError;
 
 /// A record of the tensor table whose name, type and dimensions are checked, but whose place is not.
 pub(crate) struct Record {

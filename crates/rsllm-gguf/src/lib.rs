@@ -9,6 +9,7 @@
 //! (rsllm-quant's). Big-endian files are refused by name.
 #![deny(unsafe_code)]
 
+mod cause;
 mod cursor;
 mod error;
 mod file;
@@ -21,7 +22,8 @@ mod sniff;
 mod tensor;
 mod value;
 
-pub use error::{Cause, GgufError};
+pub use cause::{Cause, ErrorKind};
+pub use error::GgufError;
 pub use file::{Gguf, OpenOptions};
 pub use metadata::Metadata;
 pub use sniff::Foreign;

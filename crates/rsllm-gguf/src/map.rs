@@ -12,7 +12,8 @@ use std::sync::Arc;
 
 use memmap2::{Mmap, MmapMut};
 
-use crate::error::{Cause, GgufError};
+use crate::cause::Cause;
+use crate::error::GgufError;
 
 /// Bytes that stay where they are for as long as any clone of the handle lives.
 #[derive(Clone)]

@@ -9,7 +9,8 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::error::{Cause, GgufError};
+use crate::cause::Cause;
+use crate::error::GgufError;
 use crate::value::{Array, StringArray, Value};
 
 /// Metadata keys and values, in file order; keys are unique.

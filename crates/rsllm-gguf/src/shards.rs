@@ -7,7 +7,8 @@
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-use crate::error::{Cause, GgufError};
+use crate::cause::Cause;
+use crate::error::GgufError;
 use crate::file::{Gguf, OpenOptions};
 use crate::header::{self, Header};
 use crate::layout;

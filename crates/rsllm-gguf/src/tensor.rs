@@ -7,7 +7,8 @@ use std::ops::Range;
 
 use rsllm_quant::GgmlType;
 
-use crate::error::{Cause, GgufError};
+use crate::cause::Cause;
+use crate::error::GgufError;
 
 /// A tensor of a loaded file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -97,11 +98,7 @@ pub(crate) fn checked_size(
         .iter()
         .try_fold(1_u64, |product, &dim| product.checked_mul(dim));
     match needed.map(u64::try_from) {
-        Some(Ok(bytes))
-            if n_elements.is_some_and(|n| n <= i64::MAX as u64) && bytes <= i64::MAX as u64 =>
-        {
-            Ok(bytes)
-        }
+        Some(Ok(bytes)) if n_elements.is_some_and(fits_i64) && fits_i64(bytes) => Ok(bytes),
         _ => Err(Cause::SizeOverflow {
             tensor: name.into(),
             ty,
@@ -111,6 +108,11 @@ pub(crate) fn checked_size(
         }
         .into()),
     }
+}
+
+/// GGUF counts elements and bytes in signed 64-bit numbers.
+fn fits_i64(n: u64) -> bool {
+    i64::try_from(n).is_ok()
 }
 
 /// The most dimensions a tensor has.
