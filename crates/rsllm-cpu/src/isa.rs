@@ -55,12 +55,17 @@ impl Isa {
     /// Whether this machine can run it.
     pub fn is_available(self) -> bool {
         let features = cpu_features();
-        self.required_features().iter().all(|name| features.iter().any(|(n, on)| n == name && *on))
+        self.required_features()
+            .iter()
+            .all(|name| features.iter().any(|(n, on)| n == name && *on))
     }
 
     /// All that this machine can run, slowest first.
     pub fn available() -> Vec<Self> {
-        Self::ALL.into_iter().filter(|isa| isa.is_available()).collect()
+        Self::ALL
+            .into_iter()
+            .filter(|isa| isa.is_available())
+            .collect()
     }
 
     /// The fastest that this machine can run.
@@ -88,10 +93,22 @@ pub fn cpu_features() -> Vec<(&'static str, bool)> {
         ("avx512bw", std::arch::is_x86_feature_detected!("avx512bw")),
         ("avx512dq", std::arch::is_x86_feature_detected!("avx512dq")),
         ("avx512vl", std::arch::is_x86_feature_detected!("avx512vl")),
-        ("avx512vbmi", std::arch::is_x86_feature_detected!("avx512vbmi")),
-        ("avx512vnni", std::arch::is_x86_feature_detected!("avx512vnni")),
-        ("avx512bf16", std::arch::is_x86_feature_detected!("avx512bf16")),
-        ("avx512fp16", std::arch::is_x86_feature_detected!("avx512fp16")),
+        (
+            "avx512vbmi",
+            std::arch::is_x86_feature_detected!("avx512vbmi"),
+        ),
+        (
+            "avx512vnni",
+            std::arch::is_x86_feature_detected!("avx512vnni"),
+        ),
+        (
+            "avx512bf16",
+            std::arch::is_x86_feature_detected!("avx512bf16"),
+        ),
+        (
+            "avx512fp16",
+            std::arch::is_x86_feature_detected!("avx512fp16"),
+        ),
     ]
 }
 

@@ -1,7 +1,25 @@
 //! The CPU backend: thread pool, SIMD kernels and their dispatch table.
+//!
+//! `backend.rs` implements [`rsllm_tensor::Backend`]; `matmul.rs`, `attention.rs`, `moe.rs` and `ops.rs` hold the
+//! operations, each in terms of single-threaded kernels from the table in `kernels/`.
 
+mod attention;
+mod backend;
 mod isa;
 mod kernels;
+mod kv;
+mod matmul;
+mod memory;
+mod moe;
+mod ops;
+mod step_state;
+mod threads;
+mod weight;
 
+pub use backend::CpuBackend;
 pub use isa::{Isa, cpu_features};
 pub use kernels::Kernels;
+pub use kv::CpuKv;
+pub use memory::CpuBuffer;
+pub use moe::CpuRouting;
+pub use weight::CpuWeight;

@@ -19,10 +19,17 @@ impl<T: Pod> Aligned<T> {
     /// `len` zeroes; `what` is named when there is no memory.
     pub(crate) fn new(what: &str, len: usize) -> Result<Self, BackendError> {
         let bytes = (len as u64).saturating_mul(size_of::<T>() as u64);
-        let no_memory = || BackendError::OutOfMemory { what: what.to_owned(), bytes };
+        let no_memory = || BackendError::OutOfMemory {
+            what: what.to_owned(),
+            bytes,
+        };
         let n_lines = usize::try_from(bytes.div_ceil(64)).map_err(|_| no_memory())?;
         let lines = bytemuck::allocation::try_zeroed_vec(n_lines).map_err(|()| no_memory())?;
-        Ok(Self { lines, len, marker: std::marker::PhantomData })
+        Ok(Self {
+            lines,
+            len,
+            marker: std::marker::PhantomData,
+        })
     }
 
     /// Bytes of memory.
@@ -42,17 +49,21 @@ impl<T: Pod> Aligned<T> {
 /// Activations on the CPU: `[n_rows, width]`, row-major, no padding between rows.
 pub struct CpuBuffer {
     pub(crate) data: Aligned<f32>,
-    pub(crate) n_rows: usize,
     pub(crate) width: usize,
 }
 
 impl CpuBuffer {
     pub(crate) fn new(what: &str, n_rows: usize, width: usize) -> Result<Self, BackendError> {
-        let len = n_rows.checked_mul(width).ok_or_else(|| BackendError::OutOfMemory {
-            what: what.to_owned(),
-            bytes: u64::MAX,
-        })?;
-        Ok(Self { data: Aligned::new(what, len)?, n_rows, width })
+        let len = n_rows
+            .checked_mul(width)
+            .ok_or_else(|| BackendError::OutOfMemory {
+                what: what.to_owned(),
+                bytes: u64::MAX,
+            })?;
+        Ok(Self {
+            data: Aligned::new(what, len)?,
+            width,
+        })
     }
 
     /// The first `n` rows.
@@ -83,6 +94,9 @@ mod tests {
 
     #[test]
     fn absurd_sizes_are_errors() {
-        assert!(matches!(CpuBuffer::new("huge", usize::MAX, 2), Err(BackendError::OutOfMemory { .. })));
+        assert!(matches!(
+            CpuBuffer::new("huge", usize::MAX, 2),
+            Err(BackendError::OutOfMemory { .. })
+        ));
     }
 }

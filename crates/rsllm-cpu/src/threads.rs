@@ -3,7 +3,10 @@
 //! A decode step runs a few hundred operations of tens of microseconds, so workers spin a while for the next job before
 //! they sleep. The calling thread takes part in every job; a pool of one thread has no workers at all.
 
-#![expect(unsafe_code, reason = "a job borrows the caller's stack; the pool waits for it before returning")]
+#![expect(
+    unsafe_code,
+    reason = "a job borrows the caller's stack; the pool waits for it before returning"
+)]
 
 use std::cell::UnsafeCell;
 use std::ops::Range;
@@ -61,7 +64,10 @@ impl ThreadPool {
             lock: Mutex::new(()),
             wake: Condvar::new(),
         });
-        let mut pool = Self { shared, workers: Vec::new() };
+        let mut pool = Self {
+            shared,
+            workers: Vec::new(),
+        };
         for index in 1..n_threads {
             let shared = Arc::clone(&pool.shared);
             let worker = std::thread::Builder::new()
@@ -85,11 +91,14 @@ impl ThreadPool {
         let shared = &*self.shared;
         // SAFETY: only the lifetime changes. The pointer is used by workers until `remaining` reaches zero, which is
         // awaited below before `job` can go out of scope, even when the caller's own part panics.
-        let job_pointer: Job = unsafe { std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), Job>(job) };
+        let job_pointer: Job =
+            unsafe { std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), Job>(job) };
         // SAFETY: `remaining` is zero here (awaited by the previous call; `&mut self` excludes another), so no worker
         // reads the cell.
         unsafe { *shared.job.get() = Some(job_pointer) };
-        shared.remaining.store(self.workers.len(), Ordering::Relaxed);
+        shared
+            .remaining
+            .store(self.workers.len(), Ordering::Relaxed);
         shared.epoch.fetch_add(1, Ordering::SeqCst);
         if shared.sleepers.load(Ordering::SeqCst) > 0 {
             let _guard = shared.lock.lock().unwrap_or_else(PoisonError::into_inner);
@@ -107,7 +116,11 @@ impl ThreadPool {
             }
         }
         let worker_panicked = shared.panicked.swap(false, Ordering::Relaxed);
-        if own.is_err() || worker_panicked { Err(WorkerPanicked) } else { Ok(()) }
+        if own.is_err() || worker_panicked {
+            Err(WorkerPanicked)
+        } else {
+            Ok(())
+        }
     }
 
     /// Run `job(range, thread_index)` over `0..n_items` in pieces of at most `piece`; idle threads take the next piece.
@@ -145,7 +158,11 @@ impl Drop for ThreadPool {
         self.shared.stop.store(true, Ordering::SeqCst);
         self.shared.epoch.fetch_add(1, Ordering::SeqCst);
         {
-            let _guard = self.shared.lock.lock().unwrap_or_else(PoisonError::into_inner);
+            let _guard = self
+                .shared
+                .lock
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
             self.shared.wake.notify_all();
         }
         for worker in self.workers.drain(..) {
@@ -193,7 +210,10 @@ fn wait_for_job(shared: &Shared, seen: u32) -> u32 {
             shared.sleepers.fetch_sub(1, Ordering::SeqCst);
             return epoch;
         }
-        guard = shared.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
+        guard = shared
+            .wake
+            .wait(guard)
+            .unwrap_or_else(PoisonError::into_inner);
     }
 }
 
@@ -209,16 +229,29 @@ unsafe impl<T: Send> Sync for SharedSlice<'_, T> {}
 
 impl<'a, T> SharedSlice<'a, T> {
     pub(crate) fn new(slice: &'a mut [T]) -> Self {
-        Self { pointer: slice.as_mut_ptr(), len: slice.len(), marker: std::marker::PhantomData }
+        Self {
+            pointer: slice.as_mut_ptr(),
+            len: slice.len(),
+            marker: std::marker::PhantomData,
+        }
     }
 
     /// # Safety
     /// No two live results overlap, on any thread.
-    #[expect(clippy::mut_from_ref, reason = "that is the purpose; the safety contract excludes aliasing")]
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "that is the purpose; the safety contract excludes aliasing"
+    )]
     pub(crate) unsafe fn range(&self, range: Range<usize>) -> &'a mut [T] {
-        assert!(range.start <= range.end && range.end <= self.len, "range {range:?} outside slice of {}", self.len);
+        assert!(
+            range.start <= range.end && range.end <= self.len,
+            "range {range:?} outside slice of {}",
+            self.len
+        );
         // SAFETY: in bounds (asserted), and disjoint from every other live range by the caller's promise.
-        unsafe { std::slice::from_raw_parts_mut(self.pointer.add(range.start), range.end - range.start) }
+        unsafe {
+            std::slice::from_raw_parts_mut(self.pointer.add(range.start), range.end - range.start)
+        }
     }
 }
 

@@ -4,8 +4,8 @@ use rsllm_quant::GgmlType;
 
 use crate::error::BackendError;
 use crate::params::{
-    Activation, AttentionParams, KvLayout, MoeFfn, MoeRouteParams, Op, RopeParams, RopeTable, RowSet, StepLimits,
-    WeightSource,
+    Activation, AttentionParams, KvLayout, MoeFfn, MoeRouteParams, Op, RopeParams, RopeTable,
+    RowSet, StepLimits, WeightSource,
 };
 use crate::step::Step;
 
@@ -88,7 +88,12 @@ pub trait Backend: Send + Sized {
     }
 
     /// `dst[r] = scale * table[id[r]]`, or the step's ready rows unscaled. dst `[rows, embed_dim]`.
-    fn embed_rows(&mut self, dst: &mut Self::Buffer, table: &Self::Weight, scale: f32) -> Result<()>;
+    fn embed_rows(
+        &mut self,
+        dst: &mut Self::Buffer,
+        table: &Self::Weight,
+        scale: f32,
+    ) -> Result<()>;
 
     /// Copy host rows `[rows, width]` into `dst`.
     fn upload(&mut self, dst: &mut Self::Buffer, src: &[f32]) -> Result<()>;
@@ -101,7 +106,12 @@ pub trait Backend: Send + Sized {
 
     /// Every product of `products`, all on the same `x` `[rows, row_len]`, in one pass. Prefill rows take the blocked
     /// product on f32 activations, decode rows the fused dots on int8 activations (f32 for float weights).
-    fn matmul(&mut self, products: &mut [Product<'_, Self>], x: &Self::Buffer, rows: RowSet) -> Result<()>;
+    fn matmul(
+        &mut self,
+        products: &mut [Product<'_, Self>],
+        x: &Self::Buffer,
+        rows: RowSet,
+    ) -> Result<()>;
 
     /// `dst += scale · up · (down · x)` for the rows whose sequence names this adapter.
     fn low_rank_add(
@@ -123,11 +133,21 @@ pub trait Backend: Send + Sized {
     ) -> Result<()>;
 
     /// RMS norm in place of each head of each row: x `[rows, n_heads * head_dim]`, weight `[head_dim]`.
-    fn rms_norm_heads(&mut self, x: &mut Self::Buffer, weight: &Self::Weight, eps: f32) -> Result<()>;
+    fn rms_norm_heads(
+        &mut self,
+        x: &mut Self::Buffer,
+        weight: &Self::Weight,
+        eps: f32,
+    ) -> Result<()>;
 
     /// RMS norm in place of each row.
-    fn rms_norm_in_place(&mut self, x: &mut Self::Buffer, weight: &Self::Weight, eps: f32, rows: RowSet)
-    -> Result<()>;
+    fn rms_norm_in_place(
+        &mut self,
+        x: &mut Self::Buffer,
+        weight: &Self::Weight,
+        eps: f32,
+        rows: RowSet,
+    ) -> Result<()>;
 
     /// Rotate in place each head of each row by the row's position: x `[rows, n_heads * head_dim]`.
     fn rope(&mut self, x: &mut Self::Buffer, head_dim: usize, table: RopeTable) -> Result<()>;

@@ -22,7 +22,10 @@ impl SharedBytes {
 impl From<Vec<u8>> for SharedBytes {
     fn from(bytes: Vec<u8>) -> Self {
         let range = 0..bytes.len();
-        Self { owner: Arc::new(bytes), range }
+        Self {
+            owner: Arc::new(bytes),
+            range,
+        }
     }
 }
 

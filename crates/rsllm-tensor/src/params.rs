@@ -51,6 +51,10 @@ pub struct StepLimits {
     pub max_sequences: usize,
     /// Pages of all sequences of a step together.
     pub max_pages: usize,
+    /// Query heads of the layer that has most.
+    pub max_heads: usize,
+    /// Query heads times head width, of the layer where it is largest.
+    pub max_query_width: usize,
 }
 
 /// A weight as it lies in the file.

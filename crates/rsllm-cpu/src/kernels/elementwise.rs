@@ -26,6 +26,7 @@ pub(crate) struct Elementwise {
     pub(crate) exp_and_sum: unsafe fn(&mut [f32], f32) -> f32,
     pub(crate) softmax_lanes: unsafe fn(&mut [f32], &mut [f32], &mut [f32], &mut [f32]),
     pub(crate) scale_lanes: unsafe fn(&mut [f32], &[f32]),
+    pub(crate) weighted_sum: unsafe fn(&mut [f32], &[f32], &[f32]),
     pub(crate) rope_interleaved: unsafe fn(&mut [f32], &[f32]),
     pub(crate) rope_half_split: unsafe fn(&mut [f32], &[f32]),
 }
@@ -43,6 +44,7 @@ pub(crate) const SCALAR: Elementwise = Elementwise {
     exp_and_sum,
     softmax_lanes,
     scale_lanes,
+    weighted_sum,
     rope_interleaved,
     rope_half_split,
 };
@@ -162,7 +164,9 @@ pub(crate) fn max(x: &[f32]) -> f32 {
         }
     }
     let rest = chunks.remainder().iter().copied();
-    best.into_iter().chain(rest).fold(f32::NEG_INFINITY, |a, b| if b > a { b } else { a })
+    best.into_iter()
+        .chain(rest)
+        .fold(f32::NEG_INFINITY, |a, b| if b > a { b } else { a })
 }
 
 /// `x = exp(x - max)`; returns the sum.
@@ -189,7 +193,12 @@ pub(crate) fn exp_and_sum(x: &mut [f32], max: f32) -> f32 {
 /// maximum and denominator; `corrections` `[lanes]` receives the factor for what was accumulated before. A lane with
 /// all scores `-inf` is left as it was, with a correction of exactly 1.
 #[inline(always)]
-pub(crate) fn softmax_lanes(scores: &mut [f32], maxima: &mut [f32], sums: &mut [f32], corrections: &mut [f32]) {
+pub(crate) fn softmax_lanes(
+    scores: &mut [f32],
+    maxima: &mut [f32],
+    sums: &mut [f32],
+    corrections: &mut [f32],
+) {
     let lanes = maxima.len();
     let mut offset = 0;
     // Vectors of LANES lanes at a time keep the running values in registers.
@@ -204,7 +213,11 @@ pub(crate) fn softmax_lanes(scores: &mut [f32], maxima: &mut [f32], sums: &mut [
         }
         let mut added = [0.0f32; LANES];
         for row in scores.chunks_exact_mut(lanes) {
-            for ((s, &new), added) in row[offset..offset + width].iter_mut().zip(&new).zip(&mut added) {
+            for ((s, &new), added) in row[offset..offset + width]
+                .iter_mut()
+                .zip(&new)
+                .zip(&mut added)
+            {
                 *s = exp(*s - new);
                 *added += *s;
             }
@@ -225,6 +238,16 @@ pub(crate) fn scale_lanes(acc: &mut [f32], factors: &[f32]) {
     for row in acc.chunks_exact_mut(factors.len()) {
         for (y, &f) in row.iter_mut().zip(factors) {
             *y *= f;
+        }
+    }
+}
+
+/// `acc += Σ_t weights[t] · rows[t]`, t ascending; rows `[n, acc.len()]`.
+#[inline(always)]
+pub(crate) fn weighted_sum(acc: &mut [f32], rows: &[f32], weights: &[f32]) {
+    for (row, &w) in rows.chunks_exact(acc.len()).zip(weights) {
+        for (y, &x) in acc.iter_mut().zip(row) {
+            *y += w * x;
         }
     }
 }
@@ -264,7 +287,10 @@ mod tests {
         let mut x = -87.0f32;
         while x < 87.0 {
             let expected = f64::from(x).exp();
-            assert!((f64::from(exp(x)) / expected - 1.0).abs() < 3e-7, "exp({x})");
+            assert!(
+                (f64::from(exp(x)) / expected - 1.0).abs() < 3e-7,
+                "exp({x})"
+            );
             x += 0.037;
         }
     }
@@ -276,11 +302,17 @@ mod tests {
             let mut silu = [x];
             silu_gate(&mut silu, &[1.0]);
             let xd = f64::from(x);
-            assert!((f64::from(silu[0]) - xd / (1.0 + (-xd).exp())).abs() < 2e-6, "silu({x})");
+            assert!(
+                (f64::from(silu[0]) - xd / (1.0 + (-xd).exp())).abs() < 2e-6,
+                "silu({x})"
+            );
             let mut gelu = [x];
             gelu_gate(&mut gelu, &[1.0]);
             let inner = 0.797_884_560_802_865_4 * xd * (1.0 + 0.044715 * xd * xd);
-            assert!((f64::from(gelu[0]) - 0.5 * xd * (1.0 + inner.tanh())).abs() < 3e-6, "gelu({x})");
+            assert!(
+                (f64::from(gelu[0]) - 0.5 * xd * (1.0 + inner.tanh())).abs() < 3e-6,
+                "gelu({x})"
+            );
         }
     }
 

@@ -1,6 +1,8 @@
 //! The portable table, wired to rsllm-quant: the oracle for every other.
 
-use rsllm_quant::{ActivationBlock, GgmlType, dequantize, quantize_activations, vec_dot, vec_dot_f32};
+use rsllm_quant::{
+    ActivationBlock, GgmlType, dequantize, quantize_activations, vec_dot, vec_dot_f32,
+};
 
 use super::{Kernels, elementwise};
 use crate::isa::Isa;
@@ -42,18 +44,38 @@ pub(crate) const SCALAR: Kernels = Kernels {
     elementwise: elementwise::SCALAR,
 };
 
-fn dot(ty: GgmlType, rows: &[u8], row_bytes: usize, x: &[ActivationBlock], n_columns: usize, out: &mut [f32]) {
+fn dot(
+    ty: GgmlType,
+    rows: &[u8],
+    row_bytes: usize,
+    x: &[ActivationBlock],
+    n_columns: usize,
+    out: &mut [f32],
+) {
     let column_blocks = x.len() / n_columns;
-    for (row, out) in rows.chunks_exact(row_bytes).zip(out.chunks_exact_mut(n_columns)) {
+    for (row, out) in rows
+        .chunks_exact(row_bytes)
+        .zip(out.chunks_exact_mut(n_columns))
+    {
         for (column, y) in x.chunks_exact(column_blocks).zip(out) {
             *y = vec_dot(ty, row, column);
         }
     }
 }
 
-fn dot_f32(ty: GgmlType, rows: &[u8], row_bytes: usize, x: &[f32], n_columns: usize, out: &mut [f32]) {
+fn dot_f32(
+    ty: GgmlType,
+    rows: &[u8],
+    row_bytes: usize,
+    x: &[f32],
+    n_columns: usize,
+    out: &mut [f32],
+) {
     let row_len = x.len() / n_columns;
-    for (row, out) in rows.chunks_exact(row_bytes).zip(out.chunks_exact_mut(n_columns)) {
+    for (row, out) in rows
+        .chunks_exact(row_bytes)
+        .zip(out.chunks_exact_mut(n_columns))
+    {
         for (column, y) in x.chunks_exact(row_len).zip(out) {
             *y = vec_dot_f32(ty, row, column);
         }
@@ -61,7 +83,8 @@ fn dot_f32(ty: GgmlType, rows: &[u8], row_bytes: usize, x: &[f32], n_columns: us
 }
 
 fn unpack(ty: GgmlType, blocks: &[u8], out: &mut [f32]) {
-    dequantize(ty, blocks, out).expect("the caller passes whole blocks and a destination of their size");
+    dequantize(ty, blocks, out)
+        .expect("the caller passes whole blocks and a destination of their size");
 }
 
 fn gemm(a: &[f32], b: &[f32], c: &mut [f32]) {

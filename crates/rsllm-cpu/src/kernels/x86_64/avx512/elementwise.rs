@@ -14,6 +14,7 @@ pub(super) const ELEMENTWISE: Elementwise = Elementwise {
     exp_and_sum,
     softmax_lanes,
     scale_lanes,
+    weighted_sum,
     rope_interleaved,
     rope_half_split,
 };
@@ -64,7 +65,12 @@ fn exp_and_sum(x: &mut [f32], max: f32) -> f32 {
 }
 
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
-fn softmax_lanes(scores: &mut [f32], maxima: &mut [f32], sums: &mut [f32], corrections: &mut [f32]) {
+fn softmax_lanes(
+    scores: &mut [f32],
+    maxima: &mut [f32],
+    sums: &mut [f32],
+    corrections: &mut [f32],
+) {
     portable::softmax_lanes(scores, maxima, sums, corrections);
 }
 
@@ -81,4 +87,9 @@ fn rope_interleaved(head: &mut [f32], cos_sin: &[f32]) {
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
 fn rope_half_split(head: &mut [f32], cos_sin: &[f32]) {
     portable::rope_half_split(head, cos_sin);
+}
+
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+fn weighted_sum(acc: &mut [f32], rows: &[f32], weights: &[f32]) {
+    portable::weighted_sum(acc, rows, weights);
 }

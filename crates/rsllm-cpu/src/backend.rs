@@ -1,0 +1,628 @@
+//! [`rsllm_tensor::Backend`] on the CPU: checks shapes, then hands over to the operation's file.
+
+use rsllm_quant::GgmlType;
+use rsllm_tensor::{
+    Activation, AttentionParams, Backend, BackendError, KvLayout, LowRank, MoeFfn, MoeRouteParams,
+    Op, Product, RopeParams, RopeTable, RowSet, Step, StepLimits, WeightSource,
+};
+
+use crate::attention::{Attention, AttentionScratch};
+use crate::isa::Isa;
+use crate::kernels::Kernels;
+use crate::kv::CpuKv;
+use crate::matmul::{Matmul, MatmulScratch, Target};
+use crate::memory::{Aligned, CpuBuffer};
+use crate::moe::{self, CpuRouting, Experts, MoeScratch};
+use crate::ops;
+use crate::step_state::StepState;
+use crate::threads::{ThreadPool, WorkerPanicked};
+use crate::weight::{BACKEND, CpuWeight};
+
+type Result<T> = std::result::Result<T, BackendError>;
+
+/// The processor as a backend.
+pub struct CpuBackend {
+    kernels: &'static Kernels,
+    pool: ThreadPool,
+    step: StepState,
+    layouts: Vec<KvLayout>,
+    /// Largest input width of a matrix.
+    max_row_len: usize,
+    /// Largest (used experts, embed_dim, expert_ffn_dim), 0 without experts.
+    n_used: usize,
+    expert_dims: (usize, usize),
+    scratch: Option<Scratch>,
+    allocated_bytes: u64,
+}
+
+struct Scratch {
+    matmul: MatmulScratch,
+    attention: AttentionScratch,
+    moe: MoeScratch,
+    /// A row of router probabilities, or the inner values of an adapter.
+    row: Aligned<f32>,
+}
+
+impl CpuBackend {
+    /// A backend of `n_threads` threads, the caller's included, with the kernels of `isa`.
+    pub fn new(isa: Isa, n_threads: usize) -> Result<Self> {
+        let unavailable = |reason| BackendError::Unavailable {
+            backend: BACKEND,
+            reason,
+        };
+        let kernels = Kernels::for_isa(isa).ok_or_else(|| {
+            unavailable(format!(
+                "this processor lacks {}",
+                isa.required_features().join(", ")
+            ))
+        })?;
+        let pool = ThreadPool::new(n_threads.max(1))
+            .map_err(|error| unavailable(format!("cannot start {n_threads} threads: {error}")))?;
+        Ok(Self {
+            kernels,
+            pool,
+            step: StepState::default(),
+            layouts: Vec::new(),
+            max_row_len: 0,
+            n_used: 0,
+            expert_dims: (0, 0),
+            scratch: None,
+            allocated_bytes: 0,
+        })
+    }
+
+    /// The instruction set in use.
+    pub fn isa(&self) -> Isa {
+        self.kernels.isa
+    }
+
+    /// Threads in use, the caller's included.
+    pub fn n_threads(&self) -> usize {
+        self.pool.n_threads()
+    }
+}
+
+fn check(op: Op, what: &'static str, expected: usize, found: usize) -> Result<()> {
+    if expected == found {
+        Ok(())
+    } else {
+        Err(BackendError::Shape {
+            op,
+            what,
+            expected,
+            found,
+        })
+    }
+}
+
+fn prepared(scratch: Option<&mut Scratch>) -> &mut Scratch {
+    scratch.expect("prepare() is called once, before the first step")
+}
+
+impl Backend for CpuBackend {
+    type Buffer = CpuBuffer;
+    type Weight = CpuWeight;
+    type Kv = CpuKv;
+    type Routing = CpuRouting;
+
+    fn name(&self) -> &'static str {
+        BACKEND
+    }
+
+    fn supports(&self, op: Op, ty: GgmlType) -> bool {
+        match op {
+            Op::Matmul | Op::MoeFfn | Op::LowRankAdd => {
+                self.kernels.dot(ty).is_some() && self.kernels.unpack(ty).is_some()
+            }
+            Op::EmbedRows => self.kernels.unpack(ty).is_some(),
+            Op::RmsNorm | Op::RmsNormHeads => ty.can_dequantize(),
+            _ => true,
+        }
+    }
+
+    fn bind_weight(&mut self, source: WeightSource) -> Result<CpuWeight> {
+        let weight = CpuWeight::bind(self.kernels, source)?;
+        self.max_row_len = self.max_row_len.max(weight.row_len);
+        if weight.n_matrices > 1 {
+            self.expert_dims.0 = self.expert_dims.0.max(weight.row_len).max(weight.n_rows);
+            self.expert_dims.1 = self.expert_dims.1.max(weight.n_rows).max(weight.row_len);
+        }
+        Ok(weight)
+    }
+
+    fn bind_rope(&mut self, params: RopeParams) -> Result<RopeTable> {
+        if !params.factors.is_empty() {
+            check(
+                Op::Rope,
+                "number of frequency factors",
+                params.n_rot / 2,
+                params.factors.len(),
+            )?;
+        }
+        Ok(RopeTable(self.step.bind_rope(&params)))
+    }
+
+    fn alloc(&mut self, what: &'static str, n_rows: usize, width: usize) -> Result<CpuBuffer> {
+        let buffer = CpuBuffer::new(what, n_rows, width)?;
+        self.allocated_bytes += buffer.data.bytes();
+        Ok(buffer)
+    }
+
+    fn alloc_kv(&mut self, layout: &KvLayout) -> Result<CpuKv> {
+        let kv = CpuKv::new(layout)?;
+        self.allocated_bytes += kv.bytes();
+        self.layouts.push(*layout);
+        Ok(kv)
+    }
+
+    fn alloc_routing(&mut self, n_rows: usize, n_used: usize) -> Result<CpuRouting> {
+        self.n_used = self.n_used.max(n_used);
+        self.allocated_bytes += (n_rows * n_used * 8) as u64;
+        Ok(CpuRouting::new(n_rows, n_used))
+    }
+
+    fn prepare(&mut self, limits: &StepLimits) -> Result<()> {
+        self.step.prepare(limits);
+        let n_threads = self.pool.n_threads();
+        let (embed_dim, ffn_dim) = self.expert_dims;
+        let scratch = Scratch {
+            matmul: MatmulScratch::new(self.kernels, n_threads, limits.max_rows, self.max_row_len)?,
+            attention: AttentionScratch::new(n_threads, &self.layouts, limits)?,
+            moe: MoeScratch::new(
+                if self.n_used > 0 { limits.max_rows } else { 0 },
+                self.n_used,
+                embed_dim,
+                ffn_dim,
+            )?,
+            row: Aligned::new("row scratch", self.max_row_len.max(4096))?,
+        };
+        self.allocated_bytes += scratch.matmul.bytes()
+            + scratch.attention.bytes()
+            + scratch.moe.bytes()
+            + scratch.row.bytes();
+        self.scratch = Some(scratch);
+        Ok(())
+    }
+
+    fn allocated_bytes(&self) -> u64 {
+        self.allocated_bytes
+    }
+
+    fn begin_step(&mut self, step: &Step<'_>) -> Result<()> {
+        self.step.begin(step)
+    }
+
+    fn embed_rows(&mut self, dst: &mut CpuBuffer, table: &CpuWeight, scale: f32) -> Result<()> {
+        check(Op::EmbedRows, "row width", table.row_len, dst.width)?;
+        let n_rows = self.step.counts.n_rows;
+        if self.step.ids.is_empty() {
+            check(
+                Op::EmbedRows,
+                "number of embedding values",
+                n_rows * dst.width,
+                self.step.embeddings.len(),
+            )?;
+            dst.rows_mut(n_rows).copy_from_slice(&self.step.embeddings);
+            return Ok(());
+        }
+        ops::embed_rows(
+            self.kernels,
+            &mut self.pool,
+            dst.rows_mut(n_rows),
+            table,
+            &self.step.ids,
+            scale,
+        )
+    }
+
+    fn upload(&mut self, dst: &mut CpuBuffer, src: &[f32]) -> Result<()> {
+        check(Op::Upload, "partial row length", 0, src.len() % dst.width)?;
+        dst.rows_mut(src.len() / dst.width).copy_from_slice(src);
+        Ok(())
+    }
+
+    fn download(&mut self, dst: &mut [f32], src: &CpuBuffer) -> Result<()> {
+        check(Op::Download, "partial row length", 0, dst.len() % src.width)?;
+        dst.copy_from_slice(src.rows(dst.len() / src.width));
+        Ok(())
+    }
+
+    fn gather_outputs(&mut self, dst: &mut CpuBuffer, src: &CpuBuffer) -> Result<()> {
+        check(Op::GatherOutputs, "row width", src.width, dst.width)?;
+        let width = src.width;
+        let from = src.rows(self.step.counts.n_rows);
+        let rows = dst.rows_mut(self.step.outputs.len());
+        for (row, &output) in rows.chunks_exact_mut(width).zip(&self.step.outputs) {
+            row.copy_from_slice(&from[output as usize * width..][..width]);
+        }
+        Ok(())
+    }
+
+    fn matmul(
+        &mut self,
+        products: &mut [Product<'_, Self>],
+        x: &CpuBuffer,
+        rows: RowSet,
+    ) -> Result<()> {
+        let counts = self.step.counts_of(rows);
+        let scratch = prepared(self.scratch.as_mut());
+        let mut matmul = Matmul {
+            kernels: self.kernels,
+            pool: &mut self.pool,
+            scratch: &mut scratch.matmul,
+        };
+        for group in products.chunks_mut(4) {
+            let mut targets = [const { None }; 4];
+            for (slot, product) in targets.iter_mut().zip(group.iter_mut()) {
+                check(
+                    Op::Matmul,
+                    "output width",
+                    product.weight.n_rows,
+                    product.dst.width,
+                )?;
+                let bias = product
+                    .bias
+                    .map(|b| b.vector(Op::Matmul, product.weight.n_rows))
+                    .transpose()?;
+                let dst = product.dst.rows_mut(counts.n_rows);
+                *slot = Some(Target {
+                    dst,
+                    weight: product.weight,
+                    matrix: 0,
+                    bias,
+                });
+            }
+            let x = x.rows(counts.n_rows);
+            // The group on the stack, without the empty slots.
+            match targets {
+                [Some(a), Some(b), Some(c), Some(d)] => {
+                    matmul.run(&mut [a, b, c, d], x, counts.n_rows, counts.n_prefill)?
+                }
+                [Some(a), Some(b), Some(c), None] => {
+                    matmul.run(&mut [a, b, c], x, counts.n_rows, counts.n_prefill)?
+                }
+                [Some(a), Some(b), ..] => {
+                    matmul.run(&mut [a, b], x, counts.n_rows, counts.n_prefill)?
+                }
+                [Some(a), ..] => matmul.run(&mut [a], x, counts.n_rows, counts.n_prefill)?,
+                [None, ..] => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn low_rank_add(
+        &mut self,
+        dst: &mut CpuBuffer,
+        x: &CpuBuffer,
+        adapter: &LowRank<CpuWeight>,
+        rows: RowSet,
+    ) -> Result<()> {
+        check(Op::LowRankAdd, "input width", adapter.down.row_len, x.width)?;
+        check(Op::LowRankAdd, "output width", adapter.up.n_rows, dst.width)?;
+        check(
+            Op::LowRankAdd,
+            "rank",
+            adapter.down.n_rows,
+            adapter.up.row_len,
+        )?;
+        let row_scratch = prepared(self.scratch.as_mut()).row.as_mut_slice();
+        let (rank, width) = (
+            adapter.up.row_len,
+            adapter.up.row_len.max(adapter.down.row_len),
+        );
+        let (inner, weights) = row_scratch.split_at_mut(rank);
+        check(
+            Op::LowRankAdd,
+            "room for a weight row",
+            width,
+            width.min(weights.len()),
+        )?;
+        let mut row_product = |weight: &CpuWeight, row: usize, x: &[f32]| {
+            let values = &mut weights[..weight.row_len];
+            // SAFETY: an instruction set of this machine; a packed row holds `row_len` values.
+            unsafe { (weight.unpack)(weight.rows(0, row..row + 1), values) };
+            values.iter().zip(x).map(|(w, x)| w * x).sum::<f32>()
+        };
+        let (all, counts) = (rows == RowSet::All, self.step.counts_of(rows));
+        for row in 0..counts.n_rows {
+            let step_row = if all {
+                row
+            } else {
+                self.step.outputs[row] as usize
+            };
+            let sequence = self
+                .step
+                .sequences
+                .iter()
+                .find(|s| (s.first_row..s.first_row + s.n_rows).contains(&step_row));
+            if sequence.is_none_or(|s| s.adapter != Some(adapter.adapter)) {
+                continue;
+            }
+            let x = &x.rows(counts.n_rows)[row * x.width..][..x.width];
+            for (r, value) in inner.iter_mut().enumerate() {
+                *value = row_product(&adapter.down, r, x) * adapter.scale;
+            }
+            let width = dst.width;
+            for (r, y) in dst.rows_mut(counts.n_rows)[row * width..][..width]
+                .iter_mut()
+                .enumerate()
+            {
+                *y += row_product(&adapter.up, r, inner);
+            }
+        }
+        Ok(())
+    }
+
+    fn rms_norm(
+        &mut self,
+        dst: &mut CpuBuffer,
+        x: &CpuBuffer,
+        weight: &CpuWeight,
+        eps: f32,
+        rows: RowSet,
+    ) -> Result<()> {
+        check(Op::RmsNorm, "output width", x.width, dst.width)?;
+        let n_rows = self.step.counts_of(rows).n_rows;
+        let (width, weight) = (x.width, weight.vector(Op::RmsNorm, x.width)?);
+        let (x, kernel) = (x.rows(n_rows), self.kernels.elementwise.rms_norm);
+        ops::for_rows(
+            &mut self.pool,
+            Op::RmsNorm,
+            dst.rows_mut(n_rows),
+            width,
+            |first, rows| {
+                for (y, x) in rows
+                    .chunks_exact_mut(width)
+                    .zip(x[first * width..].chunks_exact(width))
+                {
+                    // SAFETY: the table belongs to an instruction set this machine has.
+                    unsafe { kernel(y, x, weight, eps) };
+                }
+            },
+        )
+    }
+
+    fn rms_norm_heads(&mut self, x: &mut CpuBuffer, weight: &CpuWeight, eps: f32) -> Result<()> {
+        let head_dim = weight.row_len;
+        check(
+            Op::RmsNormHeads,
+            "partial head width",
+            0,
+            x.width % head_dim,
+        )?;
+        let weight = weight.vector(Op::RmsNormHeads, head_dim)?;
+        let (width, kernel) = (x.width, self.kernels.elementwise.rms_norm_in_place);
+        let n_rows = self.step.counts.n_rows;
+        ops::for_rows(
+            &mut self.pool,
+            Op::RmsNormHeads,
+            x.rows_mut(n_rows),
+            width,
+            |_, rows| {
+                for head in rows.chunks_exact_mut(head_dim) {
+                    // SAFETY: the table belongs to an instruction set this machine has.
+                    unsafe { kernel(head, weight, eps) };
+                }
+            },
+        )
+    }
+
+    fn rms_norm_in_place(
+        &mut self,
+        x: &mut CpuBuffer,
+        weight: &CpuWeight,
+        eps: f32,
+        rows: RowSet,
+    ) -> Result<()> {
+        let (width, weight) = (x.width, weight.vector(Op::RmsNorm, x.width)?);
+        let kernel = self.kernels.elementwise.rms_norm_in_place;
+        let n_rows = self.step.counts_of(rows).n_rows;
+        ops::for_rows(
+            &mut self.pool,
+            Op::RmsNorm,
+            x.rows_mut(n_rows),
+            width,
+            |_, rows| {
+                for row in rows.chunks_exact_mut(width) {
+                    // SAFETY: the table belongs to an instruction set this machine has.
+                    unsafe { kernel(row, weight, eps) };
+                }
+            },
+        )
+    }
+
+    fn rope(&mut self, x: &mut CpuBuffer, head_dim: usize, table: RopeTable) -> Result<()> {
+        check(Op::Rope, "partial head width", 0, x.width % head_dim)?;
+        let rope = &self.step.ropes[table.0];
+        check(
+            Op::Rope,
+            "rotated dimensions",
+            rope.n_rot.min(head_dim),
+            rope.n_rot,
+        )?;
+        let (width, n_rows) = (x.width, self.step.counts.n_rows);
+        ops::rope(
+            self.kernels,
+            &mut self.pool,
+            x.rows_mut(n_rows),
+            width,
+            head_dim,
+            rope,
+        )
+    }
+
+    fn kv_store(&mut self, kv: &mut CpuKv, k: &CpuBuffer, v: &CpuBuffer) -> Result<()> {
+        let width = kv.layout.n_kv_heads * kv.layout.head_dim;
+        check(Op::KvStore, "width of K", width, k.width)?;
+        check(Op::KvStore, "width of V", width, v.width)?;
+        let n_rows = self.step.counts.n_rows;
+        ops::kv_store(
+            &mut self.pool,
+            &self.step,
+            kv,
+            k.rows(n_rows),
+            v.rows(n_rows),
+        )
+    }
+
+    fn attention(
+        &mut self,
+        dst: &mut CpuBuffer,
+        q: &CpuBuffer,
+        kv: &CpuKv,
+        params: &AttentionParams,
+    ) -> Result<()> {
+        let layout = &kv.layout;
+        check(
+            Op::Attention,
+            "width of q",
+            params.n_heads * layout.head_dim,
+            q.width,
+        )?;
+        check(Op::Attention, "output width", q.width, dst.width)?;
+        check(
+            Op::Attention,
+            "query heads beyond whole groups",
+            0,
+            params.n_heads % layout.n_kv_heads,
+        )?;
+        let n_rows = self.step.counts.n_rows;
+        let mut attention = Attention {
+            kernels: self.kernels,
+            pool: &mut self.pool,
+            scratch: &mut prepared(self.scratch.as_mut()).attention,
+            step: &self.step,
+            kv,
+            params,
+        };
+        attention
+            .run(dst.rows_mut(n_rows), q.rows(n_rows))
+            .map_err(|WorkerPanicked| BackendError::WorkerPanicked { op: Op::Attention })
+    }
+
+    fn gated_act(
+        &mut self,
+        gate: &mut CpuBuffer,
+        up: &CpuBuffer,
+        activation: Activation,
+        rows: RowSet,
+    ) -> Result<()> {
+        check(Op::GatedAct, "width of up", gate.width, up.width)?;
+        let n_rows = self.step.counts_of(rows).n_rows;
+        let (width, up, kernels) = (gate.width, up.rows(n_rows), self.kernels);
+        ops::for_rows(
+            &mut self.pool,
+            Op::GatedAct,
+            gate.rows_mut(n_rows),
+            width,
+            |first, rows| {
+                ops::gate(kernels, activation, rows, &up[first * width..]);
+            },
+        )
+    }
+
+    fn add(&mut self, dst: &mut CpuBuffer, x: &CpuBuffer, rows: RowSet) -> Result<()> {
+        check(Op::Add, "width", dst.width, x.width)?;
+        let n_rows = self.step.counts_of(rows).n_rows;
+        let (width, x, kernel) = (dst.width, x.rows(n_rows), self.kernels.elementwise.add);
+        ops::for_rows(
+            &mut self.pool,
+            Op::Add,
+            dst.rows_mut(n_rows),
+            width,
+            |first, rows| {
+                // SAFETY: the table belongs to an instruction set this machine has.
+                unsafe { kernel(rows, &x[first * width..]) };
+            },
+        )
+    }
+
+    fn scale(&mut self, x: &mut CpuBuffer, factor: f32, rows: RowSet) -> Result<()> {
+        let (width, n_rows) = (x.width, self.step.counts_of(rows).n_rows);
+        let kernel = self.kernels.elementwise.scale;
+        // SAFETY: the table belongs to an instruction set this machine has.
+        ops::for_rows(
+            &mut self.pool,
+            Op::Scale,
+            x.rows_mut(n_rows),
+            width,
+            |_, rows| unsafe { kernel(rows, factor) },
+        )
+    }
+
+    fn softcap(&mut self, x: &mut CpuBuffer, cap: f32, rows: RowSet) -> Result<()> {
+        let (width, n_rows) = (x.width, self.step.counts_of(rows).n_rows);
+        let kernel = self.kernels.elementwise.softcap;
+        // SAFETY: the table belongs to an instruction set this machine has.
+        ops::for_rows(
+            &mut self.pool,
+            Op::Softcap,
+            x.rows_mut(n_rows),
+            width,
+            |_, rows| unsafe { kernel(rows, cap) },
+        )
+    }
+
+    fn moe_route(
+        &mut self,
+        routing: &mut CpuRouting,
+        logits: &CpuBuffer,
+        params: &MoeRouteParams,
+        rows: RowSet,
+    ) -> Result<()> {
+        check(
+            Op::MoeRoute,
+            "width of the router logits",
+            params.n_experts,
+            logits.width,
+        )?;
+        check(
+            Op::MoeRoute,
+            "experts of the routing",
+            params.n_used,
+            routing.n_used,
+        )?;
+        check(
+            Op::MoeRoute,
+            "experts used",
+            params.n_used.clamp(1, params.n_experts),
+            params.n_used,
+        )?;
+        let n_rows = self.step.counts_of(rows).n_rows;
+        let probabilities = prepared(self.scratch.as_mut()).row.as_mut_slice();
+        routing.route(logits.rows(n_rows), params, probabilities);
+        Ok(())
+    }
+
+    fn moe_ffn(
+        &mut self,
+        dst: &mut CpuBuffer,
+        x: &CpuBuffer,
+        routing: &CpuRouting,
+        ffn: &MoeFfn<'_, CpuWeight>,
+        rows: RowSet,
+    ) -> Result<()> {
+        moe::check_shapes(ffn.gate, ffn.up, ffn.down, x.width)?;
+        check(Op::MoeFfn, "output width", x.width, dst.width)?;
+        let counts = self.step.counts_of(rows);
+        let scratch = prepared(self.scratch.as_mut());
+        let mut experts = Experts {
+            kernels: self.kernels,
+            pool: &mut self.pool,
+            matmul: &mut scratch.matmul,
+            scratch: &mut scratch.moe,
+            gate: ffn.gate,
+            up: ffn.up,
+            down: ffn.down,
+            activation: ffn.activation,
+        };
+        experts.run(
+            dst.rows_mut(counts.n_rows),
+            x.rows(counts.n_rows),
+            routing,
+            counts.n_rows,
+            counts.n_prefill,
+        )
+    }
+}

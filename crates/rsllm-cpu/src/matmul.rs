@@ -1,0 +1,493 @@
+//! Matrix products: fused dots on packed blocks for decode rows, a blocked f32 product for prefill rows.
+//!
+//! Decode: activations are quantised once, then every weight row is dotted with all columns; weights are read once and
+//! in order. Prefill: a panel of weight rows is unpacked to f32 into cache and multiplied with all tokens, whose
+//! activations were packed tokens-in-lanes. In both a (row, token) result is summed over K in one fixed order, so it
+//! does not depend on the number of tokens, threads or on the cut into panels.
+
+use std::ops::Range;
+
+use rsllm_quant::ActivationBlock;
+use rsllm_tensor::{BackendError, Op};
+
+use crate::kernels::{Dot, Kernels};
+use crate::memory::Aligned;
+use crate::threads::{SharedSlice, ThreadPool, WorkerPanicked};
+use crate::weight::CpuWeight;
+
+/// Values of K that one unpacked panel covers: 48 rows of it fill an L1 cache, the tokens' part stays in L2.
+/// A multiple of every block length.
+const PANEL_K: usize = 256;
+/// Weight rows of a panel.
+const PANEL_ROWS: usize = 48;
+/// Columns of one fused-dot call; more only repeat the work per column.
+const MAX_DOT_COLUMNS: usize = 8;
+/// Weight bytes of a decode piece: small enough to balance, large enough to stream.
+const DECODE_PIECE_BYTES: Range<usize> = 8 * 1024..64 * 1024;
+
+/// One product of a group, as plain slices.
+pub(crate) struct Target<'a> {
+    /// `[n_rows, weight.n_rows]`.
+    pub(crate) dst: &'a mut [f32],
+    pub(crate) weight: &'a CpuWeight,
+    /// Expert.
+    pub(crate) matrix: usize,
+    pub(crate) bias: Option<&'a [f32]>,
+}
+
+/// A target whose destination several threads write to.
+struct Output<'a> {
+    dst: SharedSlice<'a, f32>,
+    weight: &'a CpuWeight,
+    matrix: usize,
+    bias: Option<&'a [f32]>,
+}
+
+impl<'a> Output<'a> {
+    fn new<'t: 'a>(target: &'a mut Target<'t>) -> Self {
+        Self {
+            dst: SharedSlice::new(target.dst),
+            weight: target.weight,
+            matrix: target.matrix,
+            bias: target.bias,
+        }
+    }
+}
+
+/// Scratch of all products, reserved at load time.
+pub(crate) struct MatmulScratch {
+    /// Quantised activations of decode rows.
+    pub(crate) blocks: Aligned<ActivationBlock>,
+    /// Packed activations of prefill rows.
+    packed: Aligned<f32>,
+    /// Per thread: unpacked panel, then accumulators.
+    threads: Vec<ThreadScratch>,
+}
+
+struct ThreadScratch {
+    panel: Aligned<f32>,
+    accumulators: Aligned<f32>,
+    columns: Aligned<f32>,
+}
+
+impl MatmulScratch {
+    /// For inputs of at most `max_rows` rows of `max_row_len` values.
+    pub(crate) fn new(
+        kernels: &Kernels,
+        n_threads: usize,
+        max_rows: usize,
+        max_row_len: usize,
+    ) -> Result<Self, BackendError> {
+        let padded_rows = max_rows.next_multiple_of(kernels.gemm_columns);
+        let threads = (0..n_threads)
+            .map(|_| {
+                Ok(ThreadScratch {
+                    panel: Aligned::new("matmul panel", PANEL_ROWS * PANEL_K)?,
+                    accumulators: Aligned::new("matmul accumulators", PANEL_ROWS * padded_rows)?,
+                    columns: Aligned::new(
+                        "matmul columns",
+                        DECODE_PIECE_BYTES.end / 16 * MAX_DOT_COLUMNS,
+                    )?,
+                })
+            })
+            .collect::<Result<_, BackendError>>()?;
+        Ok(Self {
+            blocks: Aligned::new(
+                "quantised activations",
+                max_rows * max_row_len.div_ceil(256),
+            )?,
+            packed: Aligned::new("packed activations", padded_rows * max_row_len)?,
+            threads,
+        })
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        let threads = self
+            .threads
+            .iter()
+            .map(|t| t.panel.bytes() + t.accumulators.bytes() + t.columns.bytes());
+        self.blocks.bytes() + self.packed.bytes() + threads.sum::<u64>()
+    }
+}
+
+/// The parts of the backend a product works with.
+pub(crate) struct Matmul<'a> {
+    pub(crate) kernels: &'a Kernels,
+    pub(crate) pool: &'a mut ThreadPool,
+    pub(crate) scratch: &'a mut MatmulScratch,
+}
+
+impl Matmul<'_> {
+    /// Products of the first `n_prefill` rows of `x` by the prefill path and of the rest by the decode path.
+    pub(crate) fn run(
+        &mut self,
+        targets: &mut [Target<'_>],
+        x: &[f32],
+        n_rows: usize,
+        n_prefill: usize,
+    ) -> Result<(), BackendError> {
+        let Some(first) = targets.first() else {
+            return Ok(());
+        };
+        let row_len = first.weight.row_len;
+        for target in targets.iter() {
+            check(
+                "input width",
+                x.len() / n_rows.max(1),
+                target.weight.row_len,
+            )?;
+            check(
+                "output length",
+                target.dst.len(),
+                n_rows * target.weight.n_rows,
+            )?;
+        }
+        if n_prefill > 0 {
+            self.prefill(targets, &x[..n_prefill * row_len], n_prefill)
+                .map_err(worker_panicked)?;
+        }
+        if n_prefill < n_rows {
+            self.decode(targets, &x[n_prefill * row_len..], n_prefill..n_rows)
+                .map_err(worker_panicked)?;
+        }
+        Ok(())
+    }
+
+    /// Quantise rows of `x` into the shared blocks.
+    pub(crate) fn quantize(&mut self, x: &[f32], row_len: usize) {
+        let row_blocks = row_len.div_ceil(256);
+        let blocks = self.scratch.blocks.as_mut_slice();
+        for (row, blocks) in x
+            .chunks_exact(row_len)
+            .zip(blocks.chunks_exact_mut(row_blocks))
+        {
+            // SAFETY: the table belongs to an instruction set this machine has; a quantised weight's rows are
+            // multiples of 32 long, and `blocks` holds their whole number of 256.
+            unsafe { (self.kernels.quantize_activations)(row, blocks) };
+        }
+    }
+
+    /// `x` holds the decode rows; they are rows `columns` of each destination.
+    fn decode(
+        &mut self,
+        targets: &mut [Target<'_>],
+        x: &[f32],
+        columns: Range<usize>,
+    ) -> Result<(), WorkerPanicked> {
+        let row_len = targets[0].weight.row_len;
+        if targets.iter().any(|t| matches!(t.weight.dot, Dot::Int8(_))) {
+            self.quantize(x, row_len);
+        }
+        let blocks = &self.scratch.blocks.as_slice()[..columns.len() * row_len.div_ceil(256)];
+        let total_bytes: usize = targets
+            .iter()
+            .map(|t| t.weight.n_rows * t.weight.row_bytes)
+            .sum();
+        let piece_bytes = (total_bytes / (4 * self.pool.n_threads()))
+            .clamp(DECODE_PIECE_BYTES.start, DECODE_PIECE_BYTES.end);
+        let jobs: Pieces = Pieces::new(targets, piece_bytes);
+        let outputs = Vec4::from_iter(targets.iter_mut().map(Output::new));
+        let threads = SharedSlice::new(&mut self.scratch.threads);
+        self.pool.run_pieces(jobs.total, 1, |range, thread| {
+            // SAFETY: each thread has its own index.
+            let scratch = &mut unsafe { threads.range(thread..thread + 1) }[0];
+            for piece in range {
+                let (target, rows) = jobs.get(piece);
+                dot_piece(
+                    outputs.get(target),
+                    rows,
+                    x,
+                    blocks,
+                    columns.clone(),
+                    scratch,
+                );
+            }
+        })
+    }
+
+    fn prefill(
+        &mut self,
+        targets: &mut [Target<'_>],
+        x: &[f32],
+        n_tokens: usize,
+    ) -> Result<(), WorkerPanicked> {
+        let kernels = self.kernels;
+        let row_len = targets[0].weight.row_len;
+        let lanes = kernels.gemm_columns;
+        let n_panels = n_tokens.div_ceil(lanes);
+        self.pack(x, n_tokens, row_len)?;
+        let packed = &self.scratch.packed.as_slice()[..n_panels * lanes * row_len];
+        let total_rows: usize = targets.iter().map(|t| t.weight.n_rows).sum();
+        // Small products still give every thread some pieces.
+        let piece_rows = (total_rows / (3 * self.pool.n_threads()))
+            .clamp(8, PANEL_ROWS)
+            .next_multiple_of(4);
+        let jobs = Pieces::with_rows(targets, piece_rows);
+        let outputs = Vec4::from_iter(targets.iter_mut().map(Output::new));
+        let threads = SharedSlice::new(&mut self.scratch.threads);
+        self.pool.run_pieces(jobs.total, 1, |range, thread| {
+            // SAFETY: each thread has its own index.
+            let scratch = &mut unsafe { threads.range(thread..thread + 1) }[0];
+            for piece in range {
+                let (target, rows) = jobs.get(piece);
+                let output = outputs.get(target);
+                let accumulators =
+                    &mut scratch.accumulators.as_mut_slice()[..rows.len() * n_panels * lanes];
+                multiply_panel(
+                    kernels,
+                    output,
+                    rows.clone(),
+                    packed,
+                    scratch.panel.as_mut_slice(),
+                    accumulators,
+                );
+                write_panel(accumulators, lanes, rows, n_tokens, output);
+            }
+        })
+    }
+
+    /// Activations `[n_tokens, row_len]` to `[K part][panel of tokens][k][token]`, missing tokens zero.
+    fn pack(&mut self, x: &[f32], n_tokens: usize, row_len: usize) -> Result<(), WorkerPanicked> {
+        let lanes = self.kernels.gemm_columns;
+        let n_panels = n_tokens.div_ceil(lanes);
+        let packed =
+            SharedSlice::new(&mut self.scratch.packed.as_mut_slice()[..n_panels * lanes * row_len]);
+        let n_parts = row_len.div_ceil(PANEL_K);
+        self.pool.run_pieces(n_panels * n_parts, 4, |range, _| {
+            for job in range {
+                let (part, panel) = (job / n_panels, job % n_panels);
+                let k = part * PANEL_K..row_len.min((part + 1) * PANEL_K);
+                let start = (k.start * n_panels + panel * k.len()) * lanes;
+                // SAFETY: each (part, panel) pair is one job and owns this range.
+                let dst = unsafe { packed.range(start..start + k.len() * lanes) };
+                for lane in 0..lanes {
+                    let token = panel * lanes + lane;
+                    let column = dst.iter_mut().skip(lane).step_by(lanes);
+                    if token < n_tokens {
+                        let row = &x[token * row_len..][k.clone()];
+                        for (y, &x) in column.zip(row) {
+                            *y = x;
+                        }
+                    } else {
+                        for y in column {
+                            *y = 0.0;
+                        }
+                    }
+                }
+            }
+        })
+    }
+}
+
+/// Dots of weight rows `rows` with all columns, in groups.
+fn dot_piece(
+    output: &Output<'_>,
+    rows: Range<usize>,
+    x: &[f32],
+    blocks: &[ActivationBlock],
+    columns: Range<usize>,
+    scratch: &mut ThreadScratch,
+) {
+    let weight = output.weight;
+    let packed = weight.rows(output.matrix, rows.clone());
+    let row_len = weight.row_len;
+    let row_blocks = row_len.div_ceil(256);
+    let mut first = 0;
+    while first < columns.len() {
+        let n = MAX_DOT_COLUMNS.min(columns.len() - first);
+        let dots = &mut scratch.columns.as_mut_slice()[..rows.len() * n];
+        match weight.dot {
+            // SAFETY: the kernel belongs to an instruction set this machine has; `packed` holds whole rows, `dots` one
+            // value a row and column, and the columns are `row_len` values each, rounded up to whole blocks.
+            Dot::Int8(dot) => unsafe {
+                dot(
+                    packed,
+                    weight.row_bytes,
+                    &blocks[first * row_blocks..(first + n) * row_blocks],
+                    n,
+                    dots,
+                );
+            },
+            // SAFETY: as above, with columns of exactly `row_len` values.
+            Dot::F32(dot) => unsafe {
+                dot(
+                    packed,
+                    weight.row_bytes,
+                    &x[first * row_len..(first + n) * row_len],
+                    n,
+                    dots,
+                );
+            },
+        }
+        for column in 0..n {
+            let start = (columns.start + first + column) * weight.n_rows;
+            // SAFETY: pieces cover disjoint rows of a destination, so these ranges are disjoint.
+            let dst = unsafe { output.dst.range(start + rows.start..start + rows.end) };
+            for (i, y) in dst.iter_mut().enumerate() {
+                *y = dots[i * n + column] + output.bias.map_or(0.0, |b| b[rows.start + i]);
+            }
+        }
+        first += n;
+    }
+}
+
+/// Accumulators `[panel of tokens][row][token]` of weight rows `rows` over the whole K.
+fn multiply_panel(
+    kernels: &Kernels,
+    output: &Output<'_>,
+    rows: Range<usize>,
+    packed: &[f32],
+    panel: &mut [f32],
+    accumulators: &mut [f32],
+) {
+    let weight = output.weight;
+    let lanes = kernels.gemm_columns;
+    let row_len = weight.row_len;
+    let n_panels = packed.len() / (lanes * row_len);
+    let block_bytes = weight.ty.block_bytes();
+    let block_len = weight.ty.block_len();
+    accumulators.fill(0.0);
+    let mut k_start = 0;
+    while k_start < row_len {
+        let k_len = PANEL_K.min(row_len - k_start);
+        for (row, dst) in rows.clone().zip(panel.chunks_exact_mut(k_len)) {
+            let bytes = weight.rows(output.matrix, row..row + 1);
+            let start = k_start / block_len * block_bytes;
+            let end = (k_start + k_len) / block_len * block_bytes;
+            // SAFETY: an instruction set of this machine; `k_len` is a multiple of the block length (PANEL_K is, and
+            // so is row_len), so the bytes hold exactly `dst.len()` values.
+            unsafe { (weight.unpack)(&bytes[start..end], dst) };
+        }
+        let a = &panel[..rows.len() * k_len];
+        let b_part = &packed[k_start * n_panels * lanes..(k_start + k_len) * n_panels * lanes];
+        let c_parts = accumulators.chunks_exact_mut(rows.len() * lanes);
+        for (b, c) in b_part.chunks_exact(k_len * lanes).zip(c_parts) {
+            // SAFETY: an instruction set of this machine; the lengths are those of the signature by construction.
+            unsafe { (kernels.gemm)(a, b, c) };
+        }
+        k_start += k_len;
+    }
+}
+
+/// Transpose accumulators into rows of the destination, adding the bias.
+fn write_panel(
+    accumulators: &[f32],
+    lanes: usize,
+    rows: Range<usize>,
+    n_tokens: usize,
+    output: &Output<'_>,
+) {
+    for (panel, part) in accumulators.chunks_exact(rows.len() * lanes).enumerate() {
+        let first_token = panel * lanes;
+        for lane in 0..lanes.min(n_tokens - first_token) {
+            let start = (first_token + lane) * output.weight.n_rows;
+            // SAFETY: pieces cover disjoint rows of the weight, so these column ranges are disjoint.
+            let dst = unsafe { output.dst.range(start + rows.start..start + rows.end) };
+            let column = part.iter().skip(lane).step_by(lanes);
+            match output.bias {
+                Some(bias) => {
+                    for ((y, &sum), &b) in dst.iter_mut().zip(column).zip(&bias[rows.clone()]) {
+                        *y = sum + b;
+                    }
+                }
+                None => {
+                    for (y, &sum) in dst.iter_mut().zip(column) {
+                        *y = sum;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The cut of a group of products into pieces of rows; piece numbers run over all targets.
+struct Pieces {
+    /// Per target: first piece, rows a piece, rows.
+    targets: Vec4<(usize, usize, usize)>,
+    total: usize,
+}
+
+impl Pieces {
+    fn new(targets: &[Target<'_>], piece_bytes: usize) -> Self {
+        Self::build(targets, |weight| {
+            // The scratch for several columns holds DECODE_PIECE_BYTES.end / 16 rows; no row is shorter than 16 bytes
+            // unless the model is tiny, hence the minimum.
+            (piece_bytes / weight.row_bytes).clamp(1, DECODE_PIECE_BYTES.end / 16)
+        })
+    }
+
+    fn with_rows(targets: &[Target<'_>], piece_rows: usize) -> Self {
+        Self::build(targets, |_| piece_rows)
+    }
+
+    fn build(targets: &[Target<'_>], rows_of: impl Fn(&CpuWeight) -> usize) -> Self {
+        let mut total = 0;
+        let targets = Vec4::from_iter(targets.iter().map(|target| {
+            let rows = rows_of(target.weight);
+            let first = total;
+            total += target.weight.n_rows.div_ceil(rows);
+            (first, rows, target.weight.n_rows)
+        }));
+        Self { targets, total }
+    }
+
+    /// Target and rows of a piece.
+    fn get(&self, piece: usize) -> (usize, Range<usize>) {
+        let target = self
+            .targets
+            .iter()
+            .rposition(|&(first, ..)| first <= piece)
+            .expect("the first piece is 0");
+        let (first, rows, n_rows) = *self.targets.get(target);
+        let start = (piece - first) * rows;
+        (target, start..n_rows.min(start + rows))
+    }
+}
+
+/// Up to four values on the stack: a group has no more products, and the token loop must not allocate.
+struct Vec4<T> {
+    items: [Option<T>; 4],
+    len: usize,
+}
+
+impl<T> Vec4<T> {
+    fn get(&self, index: usize) -> &T {
+        self.items[index].as_ref().expect("index below len")
+    }
+
+    fn iter(&self) -> impl DoubleEndedIterator<Item = &T> + ExactSizeIterator {
+        self.items[..self.len]
+            .iter()
+            .map(|item| item.as_ref().expect("index below len"))
+    }
+}
+
+impl<T> FromIterator<T> for Vec4<T> {
+    fn from_iter<I: IntoIterator<Item = T>>(iter: I) -> Self {
+        let mut items = [const { None }; 4];
+        let mut len = 0;
+        for item in iter {
+            assert!(len < 4, "a group of products has at most four");
+            items[len] = Some(item);
+            len += 1;
+        }
+        Self { items, len }
+    }
+}
+
+fn check(what: &'static str, found: usize, expected: usize) -> Result<(), BackendError> {
+    if found == expected {
+        Ok(())
+    } else {
+        Err(BackendError::Shape {
+            op: Op::Matmul,
+            what,
+            expected,
+            found,
+        })
+    }
+}
+
+fn worker_panicked(WorkerPanicked: WorkerPanicked) -> BackendError {
+    BackendError::WorkerPanicked { op: Op::Matmul }
+}

@@ -1,0 +1,140 @@
+//! Elementwise and per-row operations over the rows of a step.
+
+use rsllm_tensor::{Activation, BackendError, Op, RopeStyle};
+
+use crate::kernels::Kernels;
+use crate::kv::CpuKv;
+use crate::step_state::{RopeState, StepState};
+use crate::threads::{SharedSlice, ThreadPool, WorkerPanicked};
+use crate::weight::CpuWeight;
+
+/// Values below which waking another thread costs more than it saves.
+const PARALLEL_MIN: usize = 32 * 1024;
+
+/// Run `job(first_row, rows)` over rows of `width` values, on one thread when there is little to do.
+pub(crate) fn for_rows(
+    pool: &mut ThreadPool,
+    op: Op,
+    data: &mut [f32],
+    width: usize,
+    job: impl Fn(usize, &mut [f32]) + Sync,
+) -> Result<(), BackendError> {
+    let n_rows = data.len() / width.max(1);
+    let piece = (PARALLEL_MIN / width.max(1)).max(1);
+    let shared = SharedSlice::new(data);
+    pool.run_pieces(n_rows, piece, |rows, _| {
+        // SAFETY: pieces are disjoint ranges of rows.
+        let part = unsafe { shared.range(rows.start * width..rows.end * width) };
+        job(rows.start, part);
+    })
+    .map_err(|WorkerPanicked| BackendError::WorkerPanicked { op })
+}
+
+/// `gate = act(gate) * up`, on this thread.
+pub(crate) fn gate(kernels: &Kernels, activation: Activation, gate: &mut [f32], up: &[f32]) {
+    let kernel = match activation {
+        Activation::Silu => kernels.elementwise.silu_gate,
+        Activation::GeluTanh => kernels.elementwise.gelu_gate,
+    };
+    // SAFETY: the table belongs to an instruction set this machine has.
+    unsafe { kernel(gate, up) };
+}
+
+/// Rotate every head of every row.
+pub(crate) fn rope(
+    kernels: &Kernels,
+    pool: &mut ThreadPool,
+    x: &mut [f32],
+    width: usize,
+    head_dim: usize,
+    rope: &RopeState,
+) -> Result<(), BackendError> {
+    let kernel = match rope.style {
+        RopeStyle::Interleaved => kernels.elementwise.rope_interleaved,
+        RopeStyle::HalfSplit => kernels.elementwise.rope_half_split,
+    };
+    for_rows(pool, Op::Rope, x, width, |first_row, rows| {
+        for (row, tables) in rows
+            .chunks_exact_mut(width)
+            .zip(rope.cos_sin[first_row * rope.n_rot..].chunks_exact(rope.n_rot))
+        {
+            for head in row.chunks_exact_mut(head_dim) {
+                // SAFETY: the table belongs to an instruction set this machine has.
+                unsafe { kernel(head, tables) };
+            }
+        }
+    })
+}
+
+/// Write K and V rows to the pages of their sequences.
+pub(crate) fn kv_store(
+    pool: &mut ThreadPool,
+    step: &StepState,
+    kv: &mut CpuKv,
+    k: &[f32],
+    v: &[f32],
+) -> Result<(), BackendError> {
+    let layout = kv.layout;
+    let row_bytes = CpuKv::row_bytes(&layout);
+    let width = layout.n_kv_heads * layout.head_dim;
+    let (k_store, v_store) = (
+        SharedSlice::new(kv.k.as_mut_slice()),
+        SharedSlice::new(kv.v.as_mut_slice()),
+    );
+    for sequence in &step.sequences {
+        let pages = step.pages_of(sequence);
+        pool.run_pieces(sequence.n_rows, (PARALLEL_MIN / width).max(1), |rows, _| {
+            for i in rows {
+                let index = sequence.first_index + i;
+                let page = pages[index / layout.page_len] as usize;
+                let row = (sequence.first_row + i) * width;
+                for head in 0..layout.n_kv_heads {
+                    let at = CpuKv::row_offset(&layout, page, head, index % layout.page_len);
+                    let from = row + head * layout.head_dim;
+                    // SAFETY: each (sequence, position, head) has its own slot: pages being written belong to one
+                    // sequence.
+                    let (k_slot, v_slot) = unsafe {
+                        (
+                            k_store.range(at..at + row_bytes),
+                            v_store.range(at..at + row_bytes),
+                        )
+                    };
+                    CpuKv::encode(layout.kv_type, k_slot, &k[from..from + layout.head_dim]);
+                    CpuKv::encode(layout.kv_type, v_slot, &v[from..from + layout.head_dim]);
+                }
+            }
+        })
+        .map_err(|WorkerPanicked| BackendError::WorkerPanicked { op: Op::KvStore })?;
+    }
+    Ok(())
+}
+
+/// Look up embedding rows and scale them.
+pub(crate) fn embed_rows(
+    kernels: &Kernels,
+    pool: &mut ThreadPool,
+    dst: &mut [f32],
+    table: &CpuWeight,
+    ids: &[u32],
+    factor: f32,
+) -> Result<(), BackendError> {
+    if let Some(&id) = ids.iter().find(|&&id| id as usize >= table.n_rows) {
+        return Err(BackendError::TokenOutOfRange {
+            id,
+            vocab_size: table.n_rows,
+        });
+    }
+    let width = table.row_len;
+    for_rows(pool, Op::EmbedRows, dst, width, |first, rows| {
+        for (row, &id) in rows.chunks_exact_mut(width).zip(&ids[first..]) {
+            let packed = table.rows(0, id as usize..id as usize + 1);
+            // SAFETY: an instruction set of this machine; a packed row holds `width` values.
+            unsafe {
+                (table.unpack)(packed, row);
+                if factor != 1.0 {
+                    (kernels.elementwise.scale)(row, factor);
+                }
+            }
+        }
+    })
+}
