@@ -1,0 +1,107 @@
+"""The environment, read once.
+
+Every variable that rsllm looks at stands in `Config`, with its type and default; no other module reads the
+environment. Ollama's variables keep their names and meaning, ours begin with `RSLLM_`. Values are trimmed of spaces
+and of one pair of quotes, and a bad value is an error that names the variable: nothing falls back in silence.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from rsllm.errors import OptionError
+
+__all__ = ["Config", "config"]
+
+_FALSE = {"", "0", "f", "false", "no", "off"}
+
+
+@dataclass(frozen=True)
+class Config:
+    """What the environment says.
+
+    ========================= =============================================================================
+    variable                  meaning
+    ========================= =============================================================================
+    `RSLLM_CACHE`             folder of fetched models (default: `rsllm` under the user's cache folder)
+    `RSLLM_DEBUG`             the command line shows tracebacks
+    `RSLLM_HISTORY`           file of the interactive session's history
+    `OLLAMA_NOHISTORY`        no history file
+    `OLLAMA_CONTEXT_LENGTH`   the command line's context where `--num-ctx` is not given; 0 = automatic
+    `OLLAMA_KV_CACHE_TYPE`    the command line's KV type where `--kv-type` is not given
+    `NO_COLOR`                no colours, whatever the terminal can do
+    ========================= =============================================================================
+    """
+
+    cache_dir: Path
+    history_file: Path | None
+    debug: bool = False
+    context_length: int | None = None
+    kv_type: str | None = None
+    no_color: bool = False
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str]) -> Config:
+        """Parse a set of variables; raises `OptionError` naming the variable whose value makes no sense."""
+
+        def text(name: str) -> str:
+            value = environment.get(name, "").strip()
+            if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
+                value = value[1:-1]
+            return value
+
+        cache = text("RSLLM_CACHE")
+        history = text("RSLLM_HISTORY")
+        history_file = Path(history).expanduser() if history else _user_dir(environment, "state") / "history"
+        return cls(
+            cache_dir=Path(cache).expanduser() if cache else _user_dir(environment, "cache"),
+            history_file=None if _flag(text("OLLAMA_NOHISTORY")) else history_file,
+            debug=_flag(text("RSLLM_DEBUG")),
+            context_length=_count("OLLAMA_CONTEXT_LENGTH", text("OLLAMA_CONTEXT_LENGTH")),
+            kv_type=text("OLLAMA_KV_CACHE_TYPE").lower() or None,
+            no_color=bool(environment.get("NO_COLOR")),
+        )
+
+
+@cache
+def config() -> Config:
+    """The configuration of this process, read from the environment at the first call."""
+    return Config.from_environment(os.environ)
+
+
+def _flag(value: str) -> bool:
+    # Any other non-empty text counts as true: the meaning Ollama gives its own switches.
+    return value.lower() not in _FALSE
+
+
+def _count(name: str, value: str) -> int | None:
+    if not value:
+        return None
+    try:
+        number = int(value)
+    except ValueError:
+        raise OptionError(f"{name} must be a whole number, not {value!r}", name=name) from None
+    if number < 0:
+        raise OptionError(f"{name} must not be negative, but is {number}", name=name)
+    return number or None
+
+
+def _user_dir(environment: Mapping[str, str], kind: str) -> Path:
+    """The user's folder for `cache` or `state`, by the rules of the XDG base directories and their counterparts."""
+    home = Path(environment.get("HOME") or Path.home())
+    if sys.platform == "win32":
+        return Path(environment.get("LOCALAPPDATA") or home / "AppData" / "Local") / "rsllm" / kind
+    if sys.platform == "darwin":
+        return home / "Library" / ("Caches" if kind == "cache" else "Application Support") / "rsllm"
+    variable, default = {
+        "cache": ("XDG_CACHE_HOME", home / ".cache"),
+        "state": ("XDG_STATE_HOME", home / ".local" / "state"),
+    }[kind]
+    base = environment.get(variable, "")
+    # The specification: a relative path is invalid and to be ignored.
+    return (Path(base) if os.path.isabs(base) else default) / "rsllm"

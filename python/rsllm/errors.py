@@ -1,0 +1,125 @@
+"""What rsllm raises.
+
+::
+
+    Exception
+      RsllmError                     everything below; `except rsllm.RsllmError` catches all of it
+        GgufError                    a model file that is damaged, cut short, or not GGUF at all
+        ModelError                   an architecture that is not supported, a missing tensor, contradictory metadata
+        TokenizerError               vocabulary that cannot be used, text that is not valid Unicode
+        OptionError (ValueError)     an option that does not exist or is out of range
+        ContextLengthError (ValueError)   a prompt longer than the context
+        TemplateError                a chat template that is missing, wrong, refuses the messages or runs wild
+        ModelNotFoundError           a model reference that leads nowhere
+        DownloadError                a model that could not be fetched
+        EngineClosedError            a model used after `close()`
+        BackendError                 the device failed
+
+Trouble with the operating system keeps Python's own classes: `FileNotFoundError`, `PermissionError`,
+`IsADirectoryError`. The Rust core raises the classes of this module by name, so their names are part of its contract.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BackendError",
+    "ContextLengthError",
+    "DownloadError",
+    "EngineClosedError",
+    "GgufError",
+    "ModelError",
+    "ModelNotFoundError",
+    "OptionError",
+    "RsllmError",
+    "TemplateError",
+    "TokenizerError",
+]
+
+
+class RsllmError(Exception):
+    """The root of the tree. `hint` says what to do about it, where there is something to do."""
+
+    hint: str | None
+
+    def __init__(self, message: str = "", *, hint: str | None = None) -> None:
+        super().__init__(message)
+        self.hint = hint
+
+
+class GgufError(RsllmError):
+    """A model file is damaged, cut short, or something else.
+
+    `file` and `field` say where, `expected` and `found` what; each is `None` where it does not apply.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        file: str | None = None,
+        field: str | None = None,
+        expected: str | None = None,
+        found: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.file = file
+        self.field = field
+        self.expected = expected
+        self.found = found
+
+
+class ModelError(RsllmError):
+    """The file is sound, but this model cannot be run: architecture, tensors or metadata."""
+
+
+class TokenizerError(RsllmError):
+    """The vocabulary cannot be used, or a text is not valid Unicode."""
+
+
+class OptionError(RsllmError, ValueError):
+    """An option does not exist or its value is out of range; `name` is the option's."""
+
+    def __init__(self, message: str = "", *, name: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.name = name
+
+
+class ContextLengthError(RsllmError, ValueError):
+    """The prompt has `prompt_tokens` tokens, the context room for `context`."""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        prompt_tokens: int | None = None,
+        context: int | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.prompt_tokens = prompt_tokens
+        self.context = context
+
+
+class TemplateError(RsllmError):
+    """The chat template is missing, wrong, refuses the messages or exceeds a limit; `line` is the template's."""
+
+    def __init__(self, message: str = "", *, line: int | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.line = line
+
+
+class ModelNotFoundError(RsllmError):
+    """A model reference leads nowhere, or names a source that is not supported yet."""
+
+
+class DownloadError(RsllmError):
+    """A model could not be fetched, or what came is not what was expected."""
+
+
+class EngineClosedError(RsllmError):
+    """The model was closed."""
+
+
+class BackendError(RsllmError):
+    """The device that computes has failed."""

