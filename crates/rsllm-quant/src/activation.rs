@@ -30,6 +30,13 @@ impl ActivationBlock {
     /// Values in a block.
     pub const LEN: usize = 256;
 
+    /// 256 zeros; what buffers start from.
+    pub const ZERO: Self = Self {
+        qs: [0; 256],
+        scales: [0.0; 8],
+        sums: [0.0; 8],
+    };
+
     /// Blocks that hold `n_elements`; the last one may be part empty.
     pub fn count(n_elements: usize) -> usize {
         n_elements.div_ceil(Self::LEN)
@@ -64,7 +71,7 @@ pub fn quantize_activations(src: &[f32], dst: &mut [ActivationBlock]) {
     );
     for (block, groups) in dst.iter_mut().zip(groups.chunks(8)) {
         if groups.len() < 8 {
-            *block = ActivationBlock::zeroed();
+            *block = ActivationBlock::ZERO;
         }
         let (qs, _) = block.qs.as_chunks_mut::<GROUP_LEN>();
         for (g, group) in groups.iter().enumerate() {
@@ -132,7 +139,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn quantized(src: &[f32]) -> Vec<ActivationBlock> {
-        let mut blocks = vec![ActivationBlock::zeroed(); ActivationBlock::count(src.len())];
+        let mut blocks = vec![ActivationBlock::ZERO; ActivationBlock::count(src.len())];
         quantize_activations(src, &mut blocks);
         blocks
     }
@@ -194,7 +201,7 @@ mod tests {
             assert_eq!(block.group(1), &[0; 32]);
         }
         for tiny in [0.0, -0.0, f32::MIN_POSITIVE, 9e-31, f32::from_bits(1)] {
-            assert_eq!(quantized(&[tiny; 32])[0], ActivationBlock::zeroed());
+            assert_eq!(quantized(&[tiny; 32])[0], ActivationBlock::ZERO);
         }
         assert_eq!(quantized(&[f32::MAX; 32])[0].group(0), &[127; 32]);
     }
@@ -202,6 +209,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "groups of 32")]
     fn odd_lengths_are_refused() {
-        quantize_activations(&[0.0; 33], &mut [ActivationBlock::zeroed()]);
+        quantize_activations(&[0.0; 33], &mut [ActivationBlock::ZERO]);
     }
 }

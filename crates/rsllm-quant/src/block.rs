@@ -117,7 +117,8 @@ pub(crate) fn signed_abs_max(src: &[f32]) -> f32 {
 pub(crate) fn min_max(src: &[f32]) -> (f32, f32) {
     src.iter()
         .fold((f32::INFINITY, f32::NEG_INFINITY), |(min, max), &x| {
-            (min.min(x), max.max(x))
+            // Comparisons keep the first of 0 and -0, where f32::min may return either.
+            (if x < min { x } else { min }, if x > max { x } else { max })
         })
 }
 

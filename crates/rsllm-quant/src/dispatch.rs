@@ -287,20 +287,36 @@ mod tests {
     }
 
     #[test]
-    fn values_beyond_the_scale_are_refused() {
+    fn values_beyond_the_scale_are_refused_and_never_lost() {
         for ty in supported() {
-            let mut src = vec![0.0; 2 * ty.block_len()];
-            src[ty.block_len()..].fill(-3e38);
-            let mut dst = vec![0; 2 * ty.block_bytes()];
-            match ty {
-                GgmlType::F32 | GgmlType::Q8_K | GgmlType::BF16 => {
-                    assert_eq!(quantize(ty, &src, &mut dst), Ok(()), "{ty}");
+            let len = ty.block_len();
+            // Below 0.1, the f16 scale of Q6_K is subnormal and loses digits.
+            for exponent in -1..39 {
+                let value = -3.0 * 10f32.powi(exponent);
+                let mut src = vec![0.0; 2 * len];
+                src[len..].fill(value);
+                let mut bytes = vec![0; 2 * ty.block_bytes()];
+                match quantize(ty, &src, &mut bytes) {
+                    Ok(()) => {
+                        let mut back = vec![0.0; 2 * len];
+                        dequantize(ty, &bytes, &mut back).unwrap();
+                        assert!(back[..len].iter().all(|&y| y == 0.0), "{ty}");
+                        assert!(
+                            back[len..].iter().all(|y| (y / value - 1.0).abs() < 0.01),
+                            "{ty} {value}"
+                        );
+                    }
+                    Err(error) => {
+                        assert_eq!(error, QuantError::OutOfRange { ty, block: 1 });
+                        // The sum that Q8_1 stores is the first to overflow.
+                        assert!(exponent > 2, "{ty} holds {value}");
+                    }
                 }
-                _ => assert_eq!(
-                    quantize(ty, &src, &mut dst),
-                    Err(QuantError::OutOfRange { ty, block: 1 }),
-                    "{ty}"
-                ),
+                let unbounded = matches!(ty, GgmlType::F32 | GgmlType::Q8_K | GgmlType::BF16);
+                assert!(
+                    unbounded || exponent < 10 || find_non_finite_block(ty, &bytes) == Ok(Some(1)),
+                    "{ty} {value}"
+                );
             }
         }
     }

@@ -11,8 +11,8 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::block::{dot_i8, sum_i8};
-use crate::scale_min::{encode_with_min, round_to_codes};
-use crate::search::{ScaleMinSearch, fit_scale_and_min};
+use crate::scale_min::round_to_codes;
+use crate::search::{ScaleMinSearch, encode_with_min, fit_scale_and_min};
 use crate::{ActivationBlock, Block, F16Le, GgmlType, WeightBlock};
 
 /// 256 weights of 2 bits.
@@ -65,17 +65,14 @@ impl Block for BlockQ2K {
         assert_eq!(src.len(), Self::LEN);
         let (sub_blocks, _) = src.as_chunks::<16>();
         let (mut fitted_scales, mut fitted_mins) = ([0f32; 16], [0f32; 16]);
+        let mut codes = [[0i8; 16]; 16];
         for (k, x) in sub_blocks.iter().enumerate() {
-            (fitted_scales[k], fitted_mins[k]) = fit_scale_and_min(x, &x.map(f32::abs), SEARCH);
+            (fitted_scales[k], fitted_mins[k]) =
+                fit_scale_and_min(x, &x.map(f32::abs), SEARCH, &mut codes[k]);
         }
         let (d, scales) = round_to_codes(&fitted_scales, 15.0);
         let (dmin, mins) = round_to_codes(&fitted_mins, 15.0);
-        let mut codes = [0i8; 256];
-        for (k, (x, codes)) in sub_blocks
-            .iter()
-            .zip(codes.chunks_exact_mut(16))
-            .enumerate()
-        {
+        for (k, (x, codes)) in sub_blocks.iter().zip(&mut codes).enumerate() {
             let scale = d.to_f32() * f32::from(scales[k]);
             let min = dmin.to_f32() * f32::from(mins[k]);
             encode_with_min(x, scale, min, SEARCH.max_code, codes);
@@ -83,7 +80,7 @@ impl Block for BlockQ2K {
         let scales = std::array::from_fn(|k| scales[k] | mins[k] << 4);
         Self {
             scales,
-            qs: pack_two_bits(&codes),
+            qs: pack_two_bits(&bytemuck::cast(codes)),
             d,
             dmin,
         }

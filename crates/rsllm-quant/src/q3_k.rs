@@ -14,7 +14,7 @@ use bytemuck::{Pod, Zeroable};
 
 use crate::block::{dot_i8, signed_abs_max};
 use crate::q2_k::{pack_two_bits, unpack_two_bits};
-use crate::search::{clamped, fit_signed_scale_by_descent};
+use crate::search::{clamped, encode_signed, fit_signed_scale_by_descent};
 use crate::{ActivationBlock, Block, F16Le, GgmlType, WeightBlock};
 
 /// 256 weights of 3 bits.
@@ -91,22 +91,21 @@ impl Block for BlockQ3K {
         assert_eq!(src.len(), Self::LEN);
         let (sub_blocks, _) = src.as_chunks::<16>();
         let mut fitted = [0f32; 16];
-        for (fitted, x) in fitted.iter_mut().zip(sub_blocks) {
-            *fitted = fit_signed_scale_by_descent(x, 4.0);
+        let mut quants = [[0i8; 16]; 16];
+        for (k, x) in sub_blocks.iter().enumerate() {
+            fitted[k] = fit_signed_scale_by_descent(x, 4.0, &mut quants[k]);
         }
         let max = signed_abs_max(&fitted);
-        let inverse = if max == 0.0 { 0.0 } else { -32.0 / max };
-        let d = F16Le::from_f32(crate::block::inverse_scale(inverse));
-        let scales = fitted.map(|scale| clamped(inverse * scale, -32.0, 31.0) as i8);
-        let mut quants = [0i8; 256];
-        for ((quants, x), scale) in quants.chunks_exact_mut(16).zip(sub_blocks).zip(scales) {
-            let scale = d.to_f32() * f32::from(scale);
-            if scale != 0.0 {
-                for (q, x) in quants.iter_mut().zip(x) {
-                    *q = clamped(x / scale, -4.0, 3.0) as i8;
-                }
-            }
+        if max == 0.0 {
+            return Self::zeroed();
         }
+        let inverse = -32.0 / max;
+        let d = F16Le::from_f32(1.0 / inverse);
+        let scales = fitted.map(|scale| clamped(inverse * scale, -32.0, 31.0) as i8);
+        for ((quants, x), scale) in quants.iter_mut().zip(sub_blocks).zip(scales) {
+            encode_signed(x, d.to_f32() * f32::from(scale), 4.0, quants);
+        }
+        let quants: [i8; 256] = bytemuck::cast(quants);
         let codes = quants.map(|quant| quant + 4);
         let hmask = std::array::from_fn(|l| {
             (0..8).fold(0, |bits, t| bits | (codes[32 * t + l] as u8 >> 2) << t)
@@ -149,7 +148,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn packed_scales_round_trip(packed: [u8; 12], scales in [-32i8..32; 16]) {
+        fn packed_scales_round_trip(packed: [u8; 12], scales in prop::array::uniform16(-32i8..32)) {
             prop_assert_eq!(pack_q3_k_scales(&q3_k_scales(&packed)), packed);
             prop_assert_eq!(q3_k_scales(&pack_q3_k_scales(&scales)), scales);
         }

@@ -14,7 +14,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::block::{dot_i8, signed_abs_max};
-use crate::search::{VANISHING, clamped, fit_signed_scale};
+use crate::search::{VANISHING, clamped, encode_signed, fit_signed_scale};
 use crate::{ActivationBlock, Block, F16Le, GgmlType, WeightBlock};
 
 /// 256 weights of 6 bits.
@@ -87,8 +87,9 @@ impl Block for BlockQ6K {
         assert_eq!(src.len(), Self::LEN);
         let (sub_blocks, _) = src.as_chunks::<16>();
         let mut fitted = [0f32; 16];
-        for (fitted, x) in fitted.iter_mut().zip(sub_blocks) {
-            *fitted = fit_signed_scale(x, 32.0);
+        let mut quants = [[0i8; 16]; 16];
+        for (k, x) in sub_blocks.iter().enumerate() {
+            fitted[k] = fit_signed_scale(x, 32.0, &mut quants[k]);
         }
         let max = signed_abs_max(&fitted);
         if max.abs() < VANISHING {
@@ -97,16 +98,10 @@ impl Block for BlockQ6K {
         let inverse = -128.0 / max;
         let d = F16Le::from_f32(1.0 / inverse);
         let scales = fitted.map(|scale| clamped(inverse * scale, -128.0, 127.0) as i8);
-        let mut quants = [0i8; 256];
-        for ((quants, x), scale) in quants.chunks_exact_mut(16).zip(sub_blocks).zip(scales) {
-            let scale = d.to_f32() * f32::from(scale);
-            if scale != 0.0 {
-                for (q, x) in quants.iter_mut().zip(x) {
-                    *q = clamped(x / scale, -32.0, 31.0) as i8;
-                }
-            }
+        for ((quants, x), scale) in quants.iter_mut().zip(sub_blocks).zip(scales) {
+            encode_signed(x, d.to_f32() * f32::from(scale), 32.0, quants);
         }
-        Self::from_quants(&quants, scales, d)
+        Self::from_quants(&bytemuck::cast(quants), scales, d)
     }
 
     fn has_finite_scales(&self) -> bool {

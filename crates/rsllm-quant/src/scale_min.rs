@@ -9,7 +9,7 @@
 //! ```
 
 use crate::block::dot_i8;
-use crate::search::{ScaleMinSearch, clamped, fit_scale_and_min};
+use crate::search::{ScaleMinSearch, clamped, encode_with_min, fit_scale_and_min};
 use crate::{ActivationBlock, F16Le};
 
 /// Unpacks the eight 6-bit scales and eight 6-bit minima of a Q4_K or Q5_K block.
@@ -76,20 +76,17 @@ impl ScaleMinBlock {
         assert_eq!(src.len(), 256);
         let (sub_blocks, _) = src.as_chunks::<32>();
         let (mut fitted_scales, mut fitted_mins) = ([0f32; 8], [0f32; 8]);
+        let mut codes = [[0i8; 32]; 8];
         for (j, x) in sub_blocks.iter().enumerate() {
             let mean_square = x.iter().fold(0f32, |sum, x| sum + x * x) / 32.0;
             let typical = mean_square.sqrt();
             let weights = x.map(|x| typical + x.abs());
-            (fitted_scales[j], fitted_mins[j]) = fit_scale_and_min(x, &weights, search);
+            (fitted_scales[j], fitted_mins[j]) =
+                fit_scale_and_min(x, &weights, search, &mut codes[j]);
         }
         let (d, scales) = round_to_codes(&fitted_scales, 63.0);
         let (dmin, mins) = round_to_codes(&fitted_mins, 63.0);
-        let mut codes = [0i8; 256];
-        for (j, (x, codes)) in sub_blocks
-            .iter()
-            .zip(codes.chunks_exact_mut(32))
-            .enumerate()
-        {
+        for (j, (x, codes)) in sub_blocks.iter().zip(&mut codes).enumerate() {
             let scale = d.to_f32() * f32::from(scales[j]);
             let min = dmin.to_f32() * f32::from(mins[j]);
             encode_with_min(x, scale, min, search.max_code, codes);
@@ -98,7 +95,7 @@ impl ScaleMinBlock {
             d,
             dmin,
             scales: pack_q4_k_scales(&scales, &mins),
-            codes,
+            codes: bytemuck::cast(codes),
         }
     }
 }
@@ -113,17 +110,6 @@ pub(crate) fn round_to_codes<const N: usize>(values: &[f32; N], max_code: f32) -
     )
 }
 
-/// Rounds each x to the nearest code of `scale * code - min`. A scale of 0 tells no codes apart: they become 0.
-pub(crate) fn encode_with_min(x: &[f32], scale: f32, min: f32, max_code: f32, codes: &mut [i8]) {
-    if scale == 0.0 {
-        codes.fill(0);
-        return;
-    }
-    for (code, &x) in codes.iter_mut().zip(x) {
-        *code = clamped((x + min) / scale, 0.0, max_code) as i8;
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -131,7 +117,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn packed_scales_round_trip(packed: [u8; 12], scales in [0u8..64; 8], mins in [0u8..64; 8]) {
+        fn packed_scales_round_trip(packed: [u8; 12], scales in prop::array::uniform8(0u8..64), mins in prop::array::uniform8(0u8..64)) {
             let (s, m) = q4_k_scales(&packed);
             prop_assert_eq!(pack_q4_k_scales(&s, &m), packed);
             prop_assert_eq!(q4_k_scales(&pack_q4_k_scales(&scales, &mins)), (scales, mins));

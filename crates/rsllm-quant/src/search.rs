@@ -2,8 +2,9 @@
 //!
 //! Rounding with the scale that maps the range onto the codes is rarely the best fit. Each routine here tries some
 //! scales around that one; a scale gives codes, and for fixed codes the best scale in the weighted least-squares sense
-//! has a closed form. Candidates, weights and error measures are those of ggml's reference quantisers, so files come out
-//! alike. All loops run in element order, which fixes the float result.
+//! has a closed form. Candidates, weights, error measures and the order of float operations are those of ggml's reference
+//! quantisers, so files come out identical. Codes are handed back for sub-blocks whose scale then rounds to 0: any code
+//! stands for the same value there, and these are the ones ggml leaves.
 
 use crate::activation::nearest_int;
 
@@ -25,15 +26,21 @@ pub(crate) struct ScaleMinSearch {
     pub(crate) absolute_error: bool,
 }
 
-/// Finds `(scale, min)`, both at least 0, for `x ≈ scale * code - min` with codes `0..=max_code`.
-pub(crate) fn fit_scale_and_min(x: &[f32], weights: &[f32], search: ScaleMinSearch) -> (f32, f32) {
-    let max = x.iter().fold(x[0], |max, &x| max.max(x));
+/// Finds `(scale, min)`, both at least 0, for `x ≈ scale * code - min` with codes `0..=max_code`, and the codes.
+pub(crate) fn fit_scale_and_min<const N: usize>(
+    x: &[f32; N],
+    weights: &[f32; N],
+    search: ScaleMinSearch,
+    best_codes: &mut [i8; N],
+) -> (f32, f32) {
+    let (min, max) = crate::block::min_max(x);
     // Zero stays representable: the offset only ever lowers the range.
-    let mut offset = x.iter().fold(0f32, |min, &x| min.min(x));
+    let mut offset = if min > 0.0 { 0.0 } else { min };
     if max <= offset {
+        best_codes.fill(0);
         return (0.0, -offset);
     }
-    let error_of = |codes: &[f32], scale: f32, offset: f32| {
+    let error_of = |codes: &[f32; N], scale: f32, offset: f32| {
         x.iter()
             .zip(weights)
             .zip(codes)
@@ -48,20 +55,19 @@ pub(crate) fn fit_scale_and_min(x: &[f32], weights: &[f32], search: ScaleMinSear
     };
     let sum_w: f32 = weights.iter().fold(0.0, |sum, w| sum + w);
     let sum_x = x.iter().zip(weights).fold(0f32, |sum, (x, w)| sum + w * x);
-    let mut codes = [0f32; 32];
-    let codes = &mut codes[..x.len()];
 
     let plain = search.max_code / (max - offset);
     let mut scale = 1.0 / plain;
-    encode(x, plain, offset, search.max_code, codes);
-    let mut best = error_of(codes, scale, offset);
+    let codes = encode(x, plain, offset, search.max_code);
+    *best_codes = codes.map(|code| code as i8);
+    let mut best = error_of(&codes, scale, offset);
 
     for step in 0..=search.n_steps {
         // The range is measured from the best offset so far, as the reference does.
         let inverse = (search.first + search.step * step as f32 + search.max_code) / (max - offset);
-        encode(x, inverse, offset, search.max_code, codes);
+        let codes = encode(x, inverse, offset, search.max_code);
         let (mut sum_c, mut sum_cc, mut sum_cx) = (0f32, 0f32, 0f32);
-        for ((&x, &w), &code) in x.iter().zip(weights).zip(&*codes) {
+        for ((&x, &w), &code) in x.iter().zip(weights).zip(&codes) {
             sum_c += w * code;
             sum_cc += w * code * code;
             sum_cx += w * code * x;
@@ -74,48 +80,65 @@ pub(crate) fn fit_scale_and_min(x: &[f32], weights: &[f32], search: ScaleMinSear
                 candidate_offset = 0.0;
                 candidate = sum_cx / sum_cc;
             }
-            let error = error_of(codes, candidate, candidate_offset);
+            let error = error_of(&codes, candidate, candidate_offset);
             if error < best {
                 (best, scale, offset) = (error, candidate, candidate_offset);
+                *best_codes = codes.map(|code| code as i8);
             }
         }
     }
     (scale, -offset)
 }
 
-/// Finds the scale for `x ≈ scale * quant` with quants `-max_quant..max_quant`, weighing errors by x². Its sign is such
-/// that the value of largest magnitude gets a negative quant, where there is one more.
-pub(crate) fn fit_signed_scale(x: &[f32], max_quant: f32) -> f32 {
+/// Finds the scale for `x ≈ scale * quant` with quants `-max_quant..max_quant`, weighing errors by x², and the quants. Its
+/// sign is such that the value of largest magnitude gets a negative quant, where there is one more.
+pub(crate) fn fit_signed_scale<const N: usize>(
+    x: &[f32; N],
+    max_quant: f32,
+    quants: &mut [i8; N],
+) -> f32 {
     let max = crate::block::signed_abs_max(x);
     if max.abs() < VANISHING {
+        quants.fill(-max_quant as i8);
         return 0.0;
     }
+    let quantize = |inverse: f32| x.map(|x| clamped(inverse * x, -max_quant, max_quant - 1.0));
     // For the best scale s of given quants, Σ w (x - s q)² = Σ w x² - (Σ w x q)² / Σ w q²: the last term decides.
-    let sums = |inverse: f32| {
-        x.iter().fold((0f32, 0f32), |(qx, qq), &x| {
-            let q = clamped(inverse * x, -max_quant, max_quant - 1.0);
-            let w = x * x;
-            (qx + w * x * q, qq + w * q * q)
-        })
+    let sums = |quants: &[f32; N]| {
+        x.iter()
+            .zip(quants)
+            .fold((0f32, 0f32), |(qx, qq), (&x, &q)| {
+                let w = x * x;
+                (qx + w * x * q, qq + w * q * q)
+            })
     };
-    let (qx, qq) = sums(-max_quant / max);
+    let plain = quantize(-max_quant / max);
+    *quants = plain.map(|q| q as i8);
+    let (qx, qq) = sums(&plain);
     let mut scale = if qq > 0.0 { qx / qq } else { 0.0 };
     let mut best = scale * qx;
     for step in (-9i8..=9).filter(|&step| step != 0) {
-        let (qx, qq) = sums(-(max_quant + 0.1 * f32::from(step)) / max);
+        let candidate = quantize(-(max_quant + 0.1 * f32::from(step)) / max);
+        let (qx, qq) = sums(&candidate);
         if qq > 0.0 && qx * qx > best * qq {
             scale = qx / qq;
             best = scale * qx;
+            *quants = candidate.map(|q| q as i8);
         }
     }
-    scale
+    finite_or_plain(scale, max, max_quant)
 }
 
 /// Like [`fit_signed_scale`], but improves the quants one at a time, each to the value that is best given the others, in
 /// at most five passes; pays for few codes (Q3_K).
-pub(crate) fn fit_signed_scale_by_descent(x: &[f32; 16], max_quant: f32) -> f32 {
+pub(crate) fn fit_signed_scale_by_descent<const N: usize>(
+    x: &[f32; N],
+    max_quant: f32,
+    best_quants: &mut [i8; N],
+) -> f32 {
     let max = crate::block::signed_abs_max(x);
     if max.abs() < VANISHING {
+        best_quants.fill(-max_quant as i8);
         return 0.0;
     }
     let inverse = -max_quant / max;
@@ -148,7 +171,43 @@ pub(crate) fn fit_signed_scale_by_descent(x: &[f32; 16], max_quant: f32) -> f32 
             break;
         }
     }
-    if qq > 0.0 { qx / qq } else { 0.0 }
+    *best_quants = quants.map(|q| q as i8);
+    finite_or_plain(if qq > 0.0 { qx / qq } else { 0.0 }, max, max_quant)
+}
+
+/// The third powers in the sums overflow from about 1e12 on, long after the f16 scale would; the plain scale then lets the
+/// caller see that, where NaN would be taken for nothing.
+fn finite_or_plain(scale: f32, max: f32, max_quant: f32) -> f32 {
+    if scale.is_finite() && scale != 0.0 {
+        scale
+    } else {
+        -max / max_quant
+    }
+}
+
+/// Rounds each x to the nearest code of `scale * code - min`; leaves the codes for a scale of 0, which tells none apart.
+pub(crate) fn encode_with_min<const N: usize>(
+    x: &[f32; N],
+    scale: f32,
+    min: f32,
+    max_code: f32,
+    codes: &mut [i8; N],
+) {
+    if scale != 0.0 {
+        *codes = x.map(|x| clamped((x + min) / scale, 0.0, max_code) as i8);
+    }
+}
+
+/// Rounds each x to the nearest quant of `scale * quant`; leaves the quants for a scale of 0, which tells none apart.
+pub(crate) fn encode_signed<const N: usize>(
+    x: &[f32; N],
+    scale: f32,
+    max_quant: f32,
+    quants: &mut [i8; N],
+) {
+    if scale != 0.0 {
+        *quants = x.map(|x| clamped(x / scale, -max_quant, max_quant - 1.0) as i8);
+    }
 }
 
 /// Nearest integer of `x` within bounds, ties to even; the lower bound for NaN.
@@ -157,10 +216,8 @@ pub(crate) fn clamped(x: f32, low: f32, high: f32) -> f32 {
     nearest_int(x.max(low).min(high)) as f32
 }
 
-fn encode(x: &[f32], inverse: f32, offset: f32, max_code: f32, codes: &mut [f32]) {
-    for (code, &x) in codes.iter_mut().zip(x) {
-        *code = clamped(inverse * (x - offset), 0.0, max_code);
-    }
+fn encode<const N: usize>(x: &[f32; N], inverse: f32, offset: f32, max_code: f32) -> [f32; N] {
+    x.map(|x| clamped(inverse * (x - offset), 0.0, max_code))
 }
 
 #[cfg(test)]
@@ -178,35 +235,42 @@ mod tests {
     #[test]
     fn exact_grids_are_found() {
         let x: [f32; 16] = std::array::from_fn(|i| 0.5 * i as f32 - 3.0);
-        let (scale, min) = fit_scale_and_min(&x, &[1.0; 16], SEARCH);
+        let (scale, min) = fit_scale_and_min(&x, &[1.0; 16], SEARCH, &mut [0; 16]);
         assert!(
             (scale - 0.5).abs() < 1e-6 && (min - 3.0).abs() < 1e-5,
             "{scale} {min}"
         );
 
         let x: [f32; 16] = std::array::from_fn(|i| 0.25 * (i as f32 - 4.0).clamp(-4.0, 3.0));
-        assert!((fit_signed_scale(&x, 4.0) - 0.25).abs() < 1e-6);
-        assert!((fit_signed_scale_by_descent(&x, 4.0) - 0.25).abs() < 1e-6);
+        assert!((fit_signed_scale(&x, 4.0, &mut [0; 16]) - 0.25).abs() < 1e-6);
+        assert!((fit_signed_scale_by_descent(&x, 4.0, &mut [0; 16]) - 0.25).abs() < 1e-6);
     }
 
     #[test]
     fn constant_and_vanishing_blocks_have_no_scale() {
+        let mut codes = [9; 16];
         assert_eq!(
-            fit_scale_and_min(&[-2.0; 16], &[1.0; 16], SEARCH),
+            fit_scale_and_min(&[-2.0; 16], &[1.0; 16], SEARCH, &mut codes),
             (0.0, 2.0)
         );
+        assert_eq!(codes, [0; 16]);
         assert_eq!(
-            fit_scale_and_min(&[0.0; 16], &[0.0; 16], SEARCH),
+            fit_scale_and_min(&[0.0; 16], &[0.0; 16], SEARCH, &mut codes),
             (0.0, 0.0)
         );
-        assert_eq!(fit_signed_scale(&[1e-16; 16], 32.0), 0.0);
-        assert_eq!(fit_signed_scale_by_descent(&[-1e-16; 16], 4.0), 0.0);
+        assert_eq!(fit_signed_scale(&[1e-16; 16], 32.0, &mut codes), 0.0);
+        assert_eq!(codes, [-32; 16]);
+        assert_eq!(
+            fit_signed_scale_by_descent(&[-1e-16; 16], 4.0, &mut codes),
+            0.0
+        );
+        assert_eq!(codes, [-4; 16]);
     }
 
     #[test]
     fn positive_blocks_keep_zero_as_minimum() {
         let x: [f32; 16] = std::array::from_fn(|i| 3.0 + i as f32 / 16.0);
-        let (scale, min) = fit_scale_and_min(&x, &[1.0; 16], SEARCH);
+        let (scale, min) = fit_scale_and_min(&x, &[1.0; 16], SEARCH, &mut [0; 16]);
         assert!(scale > 0.0 && min == 0.0);
     }
 

@@ -1,6 +1,5 @@
 //! Checks that every format's tests share.
 
-use bytemuck::Zeroable;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
@@ -92,7 +91,7 @@ pub(crate) fn check_vec_dot<B: WeightBlock>() {
         );
         let outcome = runner.run(&inputs, |(weights, activations)| {
             let row: Vec<B> = weights.chunks_exact(B::LEN).map(B::quantize).collect();
-            let mut x = vec![ActivationBlock::zeroed(); ActivationBlock::count(n)];
+            let mut x = vec![ActivationBlock::ZERO; ActivationBlock::count(n)];
             quantize_activations(&activations, &mut x);
             let (mut w, mut a) = (vec![0.0; n], vec![0.0; n]);
             row.iter()
