@@ -1,8 +1,8 @@
 """Fixtures and rules of the whole suite.
 
-Assets come from `tests.support.assets` and are fetched on first use. Tests marked `soak` run long or in full counts and
-are left out unless `--soak` is given. Nothing else may be skipped in silence: with `CI` set, a skip whose reason does not
-begin with one of `EXPECTED_SKIPS` fails the run.
+Assets come from `tests.support.assets` and are fetched on first use. Tests marked `soak` run long or in full counts
+and are left out unless `--soak` is given. Nothing else may be skipped in silence: with `CI` set, a skip whose reason
+does not begin with one of `EXPECTED_SKIPS` fails the run.
 """
 
 from __future__ import annotations
@@ -23,12 +23,6 @@ unexpected_skips: list[str] = []
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--soak", action="store_true", help="also run the tests marked soak: long, or in full counts")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "soak: runs long or in full counts; only with --soak")
-    config.addinivalue_line("markers", "reference: compares with the reference engine, which is built once")
-    config.addinivalue_line("markers", "timeout(seconds): a limit of its own")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

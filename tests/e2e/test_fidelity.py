@@ -20,7 +20,7 @@ POSITIONS = 256
 ISAS: list[str] = cpu_info()["available_isas"]
 PROMPTS = ("The capital of France is", "def fibonacci(n):\n", "Вода кипит при температуре", "1, 2, 3, 4, 5,")
 
-pytestmark = [pytest.mark.reference, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.reference, pytest.mark.real_model, pytest.mark.timeout(900)]
 
 
 @pytest.fixture(scope="module")
