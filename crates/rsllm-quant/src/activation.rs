@@ -145,34 +145,36 @@ mod tests {
     }
 
     proptest! {
-        #[test]
-        fn error_is_at_most_half_a_step(
-            mut src in prop::collection::vec(-1e3f32..1e3, 0..700),
-            magnitude in -20i32..20,
-        ) {
-            src.truncate(src.len() / GROUP_LEN * GROUP_LEN);
-            src.iter_mut().for_each(|x| *x *= 10f32.powi(magnitude));
-            let blocks = quantized(&src);
-            let mut back = vec![0.0; src.len()];
-            dequantize_activations(&blocks, &mut back);
-            for (g, (x, y)) in src.chunks(GROUP_LEN).zip(back.chunks(GROUP_LEN)).enumerate() {
-                let amax = x.iter().fold(0f32, |m, x| m.max(x.abs()));
-                for (x, y) in x.iter().zip(y) {
-                    prop_assert!((x - y).abs() <= amax / 127.0 * 0.50001, "{x} became {y} beside {amax}");
+            #[test]
+            fn error_is_at_most_half_a_step(
+                mut src in prop::collection::vec(-1e3f32..1e3, 0..700),
+                magnitude in -20i32..20,
+            ) {
+                src.truncate(src.len() / GROUP_LEN * GROUP_LEN);
+                for x in &mut src {
+     *x *= 10f32.powi(magnitude);
+    }
+                let blocks = quantized(&src);
+                let mut back = vec![0.0; src.len()];
+                dequantize_activations(&blocks, &mut back);
+                for (g, (x, y)) in src.chunks(GROUP_LEN).zip(back.chunks(GROUP_LEN)).enumerate() {
+                    let amax = x.iter().fold(0f32, |m, x| m.max(x.abs()));
+                    for (x, y) in x.iter().zip(y) {
+                        prop_assert!((x - y).abs() <= amax / 127.0 * 0.50001, "{x} became {y} beside {amax}");
+                    }
+                    let sum: f64 = y.iter().map(|&y| f64::from(y)).sum();
+                    let tolerance = f64::from(amax) * 32.0 * f64::from(f32::EPSILON);
+                    prop_assert!((f64::from(blocks[g / 8].sums[g % 8]) - sum).abs() <= tolerance);
                 }
-                let sum: f64 = y.iter().map(|&y| f64::from(y)).sum();
-                let tolerance = f64::from(amax) * 32.0 * f64::from(f32::EPSILON);
-                prop_assert!((f64::from(blocks[g / 8].sums[g % 8]) - sum).abs() <= tolerance);
+            }
+
+            #[test]
+            fn nearest_int_rounds_ties_to_even(x in -2_000_000f32..2_000_000.0, half in -1000i32..1000) {
+                prop_assert_eq!(nearest_int(x), x.round_ties_even() as i32);
+                let tie = half as f32 + 0.5;
+                prop_assert_eq!(nearest_int(tie), tie.round_ties_even() as i32);
             }
         }
-
-        #[test]
-        fn nearest_int_rounds_ties_to_even(x in -2_000_000f32..2_000_000.0, half in -1000i32..1000) {
-            prop_assert_eq!(nearest_int(x), x.round_ties_even() as i32);
-            let tie = half as f32 + 0.5;
-            prop_assert_eq!(nearest_int(tie), tie.round_ties_even() as i32);
-        }
-    }
 
     #[test]
     fn groups_past_the_end_are_zero() {

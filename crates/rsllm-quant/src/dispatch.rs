@@ -23,8 +23,8 @@ pub fn dequantize(ty: GgmlType, src: &[u8], dst: &mut [f32]) -> Result<(), Quant
 /// Encodes `src` as blocks of `ty`; `dst` must have room for exactly those. Blocks are independent of each other, so a
 /// tensor may be cut between blocks and quantised by many threads with the same result.
 ///
-/// Formulas are those of ggml's reference quantisers without an importance matrix. The old 32-element types and the float
-/// types come out bit-equal with the `gguf` Python package.
+/// Formulas are those of ggml's reference quantisers without an importance matrix, and the blocks are the same bytes. Unlike
+/// ggml, values that a type's scale cannot hold are an error, and so are NaN and infinities, in the float types too.
 pub fn quantize(ty: GgmlType, src: &[f32], dst: &mut [u8]) -> Result<(), QuantError> {
     (format(ty)
         .ok_or(QuantError::UnsupportedType { ty })?
@@ -68,9 +68,12 @@ struct Format {
     dequantize: fn(&[u8], &mut [f32]) -> Result<(), QuantError>,
     quantize: fn(&[f32], &mut [u8]) -> Result<(), QuantError>,
     find_non_finite: fn(&[u8]) -> Result<Option<usize>, QuantError>,
-    vec_dot: Option<fn(&[u8], &[ActivationBlock]) -> f32>,
-    vec_dot_f32: Option<fn(&[u8], &[f32]) -> f32>,
+    vec_dot: Option<DotFn<ActivationBlock>>,
+    vec_dot_f32: Option<DotFn<f32>>,
 }
+
+/// Row bytes and activations to their dot product.
+type DotFn<X> = fn(&[u8], &[X]) -> f32;
 
 impl Format {
     const fn activations<B: Block>() -> Self {

@@ -120,10 +120,15 @@ const SEARCH: ScaleMinSearch = ScaleMinSearch {
 
 /// Codes of 2 bits in element order, from the layout that Q2_K and Q3_K share.
 pub(crate) fn unpack_two_bits(qs: &[u8; 64]) -> [u8; 256] {
-    std::array::from_fn(|e| {
-        let (half, shift, l) = (e / 128, e % 128 / 32 * 2, e % 32);
-        qs[32 * half + l] >> shift & 3
-    })
+    let mut codes = [0; 256];
+    for (codes, qs) in codes.chunks_exact_mut(128).zip(qs.chunks_exact(32)) {
+        for (codes, shift) in codes.chunks_exact_mut(32).zip([0, 2, 4, 6]) {
+            for (code, byte) in codes.iter_mut().zip(qs) {
+                *code = byte >> shift & 3;
+            }
+        }
+    }
+    codes
 }
 
 /// Inverse of [`unpack_two_bits`]; takes the low two bits of each code.

@@ -56,11 +56,13 @@ pub fn pack_q3_k_scales(scales: &[i8; 16]) -> [u8; 12] {
 impl BlockQ3K {
     /// The 256 quants in element order, -4..=3.
     pub fn quants(&self) -> [i8; 256] {
-        let low = unpack_two_bits(&self.qs);
-        std::array::from_fn(|e| {
-            let high = self.hmask[e % 32] >> (e / 32) & 1;
-            (low[e] | high << 2) as i8 - 4
-        })
+        let mut codes = unpack_two_bits(&self.qs);
+        for (bit, codes) in codes.chunks_exact_mut(32).enumerate() {
+            for (code, mask) in codes.iter_mut().zip(self.hmask) {
+                *code |= (mask >> bit & 1) << 2;
+            }
+        }
+        codes.map(|code| code as i8 - 4)
     }
 }
 

@@ -10,7 +10,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::scale_min::ScaleMinBlock;
+use crate::scale_min::{ScaleMinBlock, unpack_nibble_pairs};
 use crate::search::ScaleMinSearch;
 use crate::{ActivationBlock, Block, F16Le, GgmlType, WeightBlock};
 
@@ -33,10 +33,7 @@ const _: () = assert!(size_of::<BlockQ4K>() == 144 && align_of::<BlockQ4K>() == 
 impl BlockQ4K {
     /// The 256 codes in element order, 0..=15.
     pub fn quants(&self) -> [i8; 256] {
-        std::array::from_fn(|e| {
-            let (sub_block, l) = (e / 32, e % 32);
-            (self.qs[sub_block / 2 * 32 + l] >> (sub_block % 2 * 4) & 15) as i8
-        })
+        unpack_nibble_pairs(&self.qs).map(|code| code as i8)
     }
 
     fn unpack(&self) -> ScaleMinBlock {

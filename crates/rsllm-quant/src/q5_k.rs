@@ -12,7 +12,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::scale_min::ScaleMinBlock;
+use crate::scale_min::{ScaleMinBlock, unpack_nibble_pairs};
 use crate::search::ScaleMinSearch;
 use crate::{ActivationBlock, Block, F16Le, GgmlType, WeightBlock};
 
@@ -37,11 +37,13 @@ const _: () = assert!(size_of::<BlockQ5K>() == 176 && align_of::<BlockQ5K>() == 
 impl BlockQ5K {
     /// The 256 codes in element order, 0..=31.
     pub fn quants(&self) -> [i8; 256] {
-        std::array::from_fn(|e| {
-            let (sub_block, l) = (e / 32, e % 32);
-            let low = self.qs[sub_block / 2 * 32 + l] >> (sub_block % 2 * 4) & 15;
-            (low | (self.qh[l] >> sub_block & 1) << 4) as i8
-        })
+        let mut codes = unpack_nibble_pairs(&self.qs);
+        for (sub_block, codes) in codes.chunks_exact_mut(32).enumerate() {
+            for (code, high) in codes.iter_mut().zip(self.qh) {
+                *code |= (high >> sub_block & 1) << 4;
+            }
+        }
+        codes.map(|code| code as i8)
     }
 
     fn unpack(&self) -> ScaleMinBlock {

@@ -36,12 +36,18 @@ const _: () = assert!(size_of::<BlockQ6K>() == 210 && align_of::<BlockQ6K>() == 
 impl BlockQ6K {
     /// The 256 quants in element order, -32..=31.
     pub fn quants(&self) -> [i8; 256] {
-        std::array::from_fn(|e| {
-            let (half, quarter, l) = (e / 128, e % 128 / 32, e % 32);
-            let low = self.ql[64 * half + quarter % 2 * 32 + l] >> (quarter / 2 * 4) & 15;
-            let high = self.qh[32 * half + l] >> (2 * quarter) & 3;
-            (low | high << 4) as i8 - 32
-        })
+        let mut quants = [0; 256];
+        for (half, quants) in quants.chunks_exact_mut(128).enumerate() {
+            let high = &self.qh[32 * half..][..32];
+            for (quarter, quants) in quants.chunks_exact_mut(32).enumerate() {
+                let low = &self.ql[64 * half + quarter % 2 * 32..][..32];
+                for ((q, low), high) in quants.iter_mut().zip(low).zip(high) {
+                    let code = low >> (quarter / 2 * 4) & 15 | (high >> (2 * quarter) & 3) << 4;
+                    *q = code as i8 - 32;
+                }
+            }
+        }
+        quants
     }
 
     fn from_quants(quants: &[i8; 256], scales: [i8; 16], d: F16Le) -> Self {

@@ -100,6 +100,18 @@ impl ScaleMinBlock {
     }
 }
 
+/// Nibbles in element order: of each 32 bytes, the low halves are a sub-block and the high halves the next.
+pub(crate) fn unpack_nibble_pairs(qs: &[u8; 128]) -> [u8; 256] {
+    let mut codes = [0; 256];
+    for (codes, qs) in codes.chunks_exact_mut(64).zip(qs.chunks_exact(32)) {
+        let (low, high) = codes.split_at_mut(32);
+        for ((low, high), byte) in low.iter_mut().zip(high).zip(qs) {
+            (*low, *high) = (byte & 15, byte >> 4);
+        }
+    }
+    codes
+}
+
 /// Rounds non-negative `values` to codes `0..=max_code` of a common f16 scale.
 pub(crate) fn round_to_codes<const N: usize>(values: &[f32; N], max_code: f32) -> (F16Le, [u8; N]) {
     let max = values.iter().fold(0f32, |max, &value| max.max(value));

@@ -23,7 +23,9 @@ pub(crate) fn check_quantize_error<B: Block + std::fmt::Debug>(bound: f32) {
     ];
     let mut runner = TestRunner::new(Config::with_cases(256));
     let outcome = runner.run(&(values, -2i32..4), |(mut src, magnitude)| {
-        src.iter_mut().for_each(|x| *x *= 10f32.powi(magnitude));
+        for x in &mut src {
+            *x *= 10f32.powi(magnitude);
+        }
         let block = B::quantize(&src);
         prop_assert!(block.has_finite_scales());
         let mut back = vec![0.0; B::LEN];
