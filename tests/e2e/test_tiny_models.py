@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
+from gguf import GGMLQuantizationType
 
 from rsllm._core import cpu_info
 from tests.support import tiny_models
@@ -72,15 +73,17 @@ def test_f32_logits_of_a_family_equal_the_reference(name: str, tmp_path: Path, m
 
 @pytest.mark.parametrize("weight_type", tiny_models.WEIGHT_TYPES, ids=lambda kind: kind.name)
 def test_logits_of_a_weight_type_stay_near_its_twin(
-    weight_type: tiny_models.Type, tmp_path: Path, measure: Callable[[Path], Case]
+    weight_type: GGMLQuantizationType, tmp_path: Path, measure: Callable[[Path], Case]
 ) -> None:
     path = tiny_models.write(tmp_path / f"{weight_type.name}.gguf", tiny_models.QUANTISED, weight_type)
     check_quantised(measure(path))
 
 
-@pytest.mark.parametrize("weight_type", [tiny_models.Type.Q4_K, tiny_models.Type.Q8_0], ids=lambda kind: kind.name)
+@pytest.mark.parametrize(
+    "weight_type", [GGMLQuantizationType.Q4_K, GGMLQuantizationType.Q8_0], ids=lambda kind: kind.name
+)
 def test_logits_of_quantised_experts_stay_near_their_twin(
-    weight_type: tiny_models.Type, tmp_path: Path, measure: Callable[[Path], Case]
+    weight_type: GGMLQuantizationType, tmp_path: Path, measure: Callable[[Path], Case]
 ) -> None:
     path = tiny_models.write(tmp_path / f"moe-{weight_type.name}.gguf", tiny_models.QUANTISED_MOE, weight_type)
     check_quantised(measure(path))
