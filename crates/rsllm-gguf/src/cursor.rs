@@ -188,7 +188,7 @@ impl<'a> Cursor<'a> {
 }
 
 /// The reference engine's limit on one string.
-const MAX_STRING_BYTES: u64 = 1 << 30;
+pub(crate) const MAX_STRING_BYTES: u64 = 1 << 30;
 
 #[cfg(test)]
 mod tests {

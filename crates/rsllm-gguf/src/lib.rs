@@ -9,6 +9,7 @@
 //! (rsllm-quant's). Big-endian files are refused by name.
 #![deny(unsafe_code)]
 
+mod atomic_file;
 mod cause;
 mod cursor;
 mod error;
@@ -17,15 +18,19 @@ mod header;
 mod layout;
 mod map;
 mod metadata;
+mod shard_writer;
 mod shards;
 mod sniff;
 mod tensor;
 mod value;
+mod writer;
 
 pub use cause::{Cause, ErrorKind};
 pub use error::GgufError;
 pub use file::{Gguf, OpenOptions};
 pub use metadata::Metadata;
+pub use shard_writer::{ShardLimit, ShardOptions};
 pub use sniff::Foreign;
 pub use tensor::TensorInfo;
 pub use value::{Array, GgufString, StringArray, Value, ValueType};
+pub use writer::{GgufWriter, TensorSpec};

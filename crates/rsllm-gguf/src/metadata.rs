@@ -6,6 +6,7 @@
 
 use std::borrow::Cow;
 use std::collections::HashMap;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,7 +15,7 @@ use crate::error::GgufError;
 use crate::value::{Array, StringArray, Value};
 
 /// Metadata keys and values, in file order; keys are unique.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Metadata {
     entries: Vec<(Arc<str>, Value)>,
     index: HashMap<Arc<str>, usize>,
@@ -268,6 +269,12 @@ impl Metadata {
             })
             .in_file(&self.file)
         })
+    }
+}
+
+impl fmt::Debug for Metadata {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_map().entries(self.iter()).finish()
     }
 }
 

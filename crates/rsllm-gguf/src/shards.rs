@@ -200,5 +200,7 @@ pub(crate) const NUMBER_KEY: &str = "split.no";
 pub(crate) const COUNT_KEY: &str = "split.count";
 /// How many tensors all shards hold together.
 pub(crate) const TENSOR_COUNT_KEY: &str = "split.tensors.count";
+/// All keys that say how a model is split.
+pub(crate) const KEYS: [&str; 3] = [NUMBER_KEY, COUNT_KEY, TENSOR_COUNT_KEY];
 /// `split.count` is a u16.
 pub(crate) const MAX_SHARDS: u64 = u16::MAX as u64;

@@ -1,0 +1,845 @@
+//! Malformed and unusual files met in the field, each by its case number in the project's list of field cases.
+//!
+//! Byte strings are complete files, as published with the case. Cases that need a model or a tokenizer are elsewhere.
+#![expect(clippy::unwrap_used, reason = "a failed unwrap fails the test")]
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use rsllm_gguf::{
+    Cause, ErrorKind, Foreign, Gguf, GgufError, GgufWriter, Metadata, OpenOptions, Value, ValueType,
+};
+use rsllm_gguf::{ShardLimit, ShardOptions, StringArray};
+use rsllm_quant::GgmlType;
+
+mod common;
+use common::{Folder, RawFile, hex};
+
+fn refused(bytes: &[u8]) -> GgufError {
+    match Gguf::from_bytes(bytes.to_vec(), "case.gguf") {
+        Ok(model) => panic!("accepted as {model:?}"),
+        Err(error) => {
+            assert_eq!(
+                error.file(),
+                Some(std::path::Path::new("case.gguf")),
+                "{error}"
+            );
+            error
+        }
+    }
+}
+
+#[test]
+fn gf_01_zero_dimension_names_tensor_and_dimension() {
+    let file = hex(
+        "47475546 03000000 0100000000000000 0000000000000000 0100000000000000 74 02000000
+        0100000000000000 0000000000000000 00000000 0000000000000000",
+    );
+    assert_eq!(file.len(), 65);
+    let error = refused(&file);
+    assert!(
+        matches!(error.cause(), Cause::ZeroDimension { tensor, dimension: 1, .. } if tensor == "t"),
+        "{error}"
+    );
+
+    let padded = RawFile::new().tensor("t", &[4, 0], 0, 0).build(0);
+    assert_eq!(padded.len(), 96);
+    assert!(matches!(
+        refused(&padded).cause(),
+        Cause::ZeroDimension { dimension: 1, .. }
+    ));
+    for n_dims in 1..=4 {
+        for zero in 0..n_dims {
+            let mut dims = vec![1; n_dims];
+            dims[zero] = 0;
+            let error = refused(&RawFile::new().tensor("t", &dims, 0, 0).build(256));
+            assert!(
+                matches!(error.cause(), Cause::ZeroDimension { dimension, .. } if *dimension == zero),
+                "{error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn gf_02_alignment_must_be_a_non_zero_power_of_two() {
+    let file = hex(
+        "47475546 03000000 0000000000000000 0100000000000000 1100000000000000
+        67656e6572616c2e616c69676e6d656e74 04000000 00000000",
+    );
+    assert_eq!(file.len(), 57);
+    assert_eq!(refused(&file).field().as_deref(), Some("general.alignment"));
+    for alignment in [0_u32, 3, 33, u32::MAX] {
+        for with_tensor in [false, true] {
+            let mut raw = RawFile::new().key("general.alignment", 4, &alignment.to_le_bytes());
+            if with_tensor {
+                raw = raw.tensor("t", &[1], 0, 0);
+            }
+            let error = refused(&raw.build(0));
+            assert!(
+                error
+                    .to_string()
+                    .contains("must be a non-zero power of two"),
+                "{error}"
+            );
+            assert_eq!(error.found(), Some(alignment.to_string()));
+        }
+    }
+    for alignment in [1_u32, 8, 64, 1 << 20] {
+        let raw = RawFile::new()
+            .key("general.alignment", 4, &alignment.to_le_bytes())
+            .tensor("t", &[1], 0, 0);
+        let model = Gguf::from_bytes(raw.build(alignment as usize * 2 + 512), "case.gguf").unwrap();
+        assert_eq!(model.alignment(), alignment);
+        assert_eq!(
+            model.tensor_range(&model.tensors()[0]).start % alignment as usize,
+            0
+        );
+    }
+}
+
+#[test]
+fn gf_03_alignment_of_the_wrong_type_must_be_u32() {
+    let file = hex(
+        "47475546 03000000 0000000000000000 0100000000000000 1100000000000000
+        67656e6572616c2e616c69676e6d656e74 05000000 20000000",
+    );
+    assert_eq!(file.len(), 57);
+    let error = refused(&file);
+    assert!(
+        matches!(
+            error.cause(),
+            Cause::AlignmentType {
+                found: ValueType::I32
+            }
+        ),
+        "{error}"
+    );
+    assert!(error.to_string().contains("must be u32"), "{error}");
+
+    let array = [
+        &4_u32.to_le_bytes()[..],
+        &1_u64.to_le_bytes(),
+        &32_u32.to_le_bytes(),
+    ]
+    .concat();
+    let error = refused(&RawFile::new().key("general.alignment", 9, &array).build(0));
+    assert!(
+        matches!(
+            error.cause(),
+            Cause::AlignmentType {
+                found: ValueType::Array
+            }
+        ),
+        "{error}"
+    );
+}
+
+#[test]
+fn gf_04_empty_key_is_an_error() {
+    let file =
+        hex("47475546 03000000 0000000000000000 0100000000000000 0000000000000000 00000000 00");
+    assert_eq!(file.len(), 37);
+    assert!(matches!(
+        refused(&file).cause(),
+        Cause::EmptyKey { index: 0 }
+    ));
+}
+
+#[test]
+fn gf_06_dimension_patched_to_wrap_names_the_tensor_and_both_sizes() {
+    // Followed by another tensor, alone, and of a type whose size wraps 64 bits.
+    let rest = RawFile::new()
+        .tensor("token_embd.weight", &[1152, (1 << 42) + 1], 8, 0)
+        .tensor("t", &[32], 8, 1184);
+    let alone = RawFile::new().tensor("token_embd.weight", &[1152, (1 << 42) + 1], 8, 0);
+    let wraps = RawFile::new().tensor("token_embd.weight", &[1 << 32, (1 << 32) + 1], 0, 0);
+    let wraps_twice = RawFile::new().tensor(
+        "token_embd.weight",
+        &[1 << 62, 1 << 62, 1 << 62, 1 << 62],
+        0,
+        0,
+    );
+    for raw in [rest, alone, wraps, wraps_twice] {
+        let error = refused(&raw.build(4096));
+        assert_eq!(error.kind(), ErrorKind::Malformed, "{error}");
+        assert_eq!(error.field().as_deref(), Some("token_embd.weight"));
+        assert!(
+            error.expected().is_some_and(|text| text.contains("bytes")),
+            "{error}"
+        );
+        assert!(
+            error.found().is_some_and(|text| text.contains("bytes")),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn gf_07_truncated_tensor_data_says_how_much_is_missing_and_to_join_parts() {
+    let whole = small_model(3);
+    let cut = &whole[..whole.len() - 40];
+    let error = refused(cut);
+    assert_eq!(error.kind(), ErrorKind::Truncated);
+    let Cause::Truncated {
+        tensor,
+        needed,
+        file_len,
+        missing,
+    } = error.cause()
+    else {
+        panic!("{error}")
+    };
+    assert_eq!((tensor.as_str(), *file_len), ("blk.2.w", cut.len() as u64));
+    assert_eq!(needed - file_len, *missing);
+    assert!(
+        error.to_string().contains(&format!(
+            "needs bytes up to {needed}, the file has {file_len}"
+        )),
+        "{error}"
+    );
+
+    let folder = Folder::new("gf-07");
+    for (name, bytes) in [
+        ("m.gguf.part1of2", &whole[..100]),
+        ("m.gguf.part2of2", &whole[100..]),
+    ] {
+        let error = Gguf::open(folder.write(name, bytes)).unwrap_err();
+        assert!(
+            error
+                .hint()
+                .is_some_and(|hint| hint.contains("join the parts")),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn gf_08_any_shard_finds_its_siblings_and_a_missing_one_is_named() {
+    let folder = Folder::new("gf-08");
+    let paths = write_shards(&folder, 3);
+    for path in &paths {
+        for mmap in [true, false] {
+            let model = Gguf::open_with(path, OpenOptions::default().with_mmap(mmap)).unwrap();
+            assert_eq!(model.files(), paths);
+            assert_eq!(model.tensors().len(), 3);
+            assert_eq!(model.metadata().architecture().unwrap(), "llama");
+            for (index, tensor) in model.tensors().iter().enumerate() {
+                assert_eq!(model.tensor_bytes(tensor), [index as u8; 40]);
+                assert_eq!(tensor.file_index(), index);
+            }
+        }
+    }
+    std::fs::remove_file(&paths[2]).unwrap();
+    let error = Gguf::open(&paths[0]).unwrap_err();
+    assert!(
+        matches!(error.cause(), Cause::ShardMissing { no: 3, count: 3, path, .. } if *path == paths[2]),
+        "{error}"
+    );
+    assert!(
+        error.to_string().contains("-00003-of-00003.gguf"),
+        "{error}"
+    );
+}
+
+#[test]
+fn gf_08_shards_that_do_not_belong_together_are_refused() {
+    let folder = Folder::new("gf-08-mixed");
+    let paths = write_shards(&folder, 3);
+    let parts: Vec<Vec<u8>> = paths
+        .iter()
+        .map(|path| std::fs::read(path).unwrap())
+        .collect();
+
+    std::fs::write(&paths[1], &parts[2]).unwrap();
+    let error = Gguf::open(&paths[0]).unwrap_err();
+    assert!(
+        matches!(
+            error.cause(),
+            Cause::ShardNumber {
+                expected: 1,
+                found: 2
+            }
+        ),
+        "{error}"
+    );
+
+    std::fs::write(&paths[1], &parts[1]).unwrap();
+    let error = Gguf::open_shards(&paths[..2], OpenOptions::default()).unwrap_err();
+    assert!(
+        matches!(
+            error.cause(),
+            Cause::ShardCount {
+                expected: 2,
+                found: 3
+            }
+        ),
+        "{error}"
+    );
+
+    // The second shard again as the third: the same tensor twice.
+    let renumbered = replace(
+        &parts[1],
+        &1_u16.to_le_bytes(),
+        &2_u16.to_le_bytes(),
+        b"split.no",
+    );
+    std::fs::write(&paths[2], renumbered).unwrap();
+    let error = Gguf::open(&paths[0]).unwrap_err();
+    assert!(
+        matches!(error.cause(), Cause::DuplicateTensorInShards { tensor, .. } if tensor == "blk.1.w"),
+        "{error}"
+    );
+    std::fs::write(&paths[2], &parts[2]).unwrap();
+
+    let fewer = replace(
+        &parts[0],
+        &3_i32.to_le_bytes(),
+        &4_i32.to_le_bytes(),
+        b"split.tensors.count",
+    );
+    std::fs::write(&paths[0], fewer).unwrap();
+    let error = Gguf::open(&paths[0]).unwrap_err();
+    assert!(
+        matches!(
+            error.cause(),
+            Cause::ShardTensorCount {
+                expected: 4,
+                found: 3
+            }
+        ),
+        "{error}"
+    );
+}
+
+#[test]
+fn gf_08_a_renamed_shard_says_what_its_name_should_end_in() {
+    let folder = Folder::new("gf-08-renamed");
+    let paths = write_shards(&folder, 3);
+    let renamed = folder.path("model.gguf");
+    std::fs::rename(&paths[1], &renamed).unwrap();
+    let error = Gguf::open(&renamed).unwrap_err();
+    assert!(
+        matches!(error.cause(), Cause::ShardName { expected, .. } if expected == "-00002-of-00003.gguf"),
+        "{error}"
+    );
+    // Names of their own can be given in order.
+    let listed = [paths[0].clone(), renamed, paths[2].clone()];
+    assert_eq!(
+        Gguf::open_shards(&listed, OpenOptions::default())
+            .unwrap()
+            .tensors()
+            .len(),
+        3
+    );
+}
+
+#[test]
+fn gf_09_shards_joined_with_cat_are_named_as_such() {
+    let folder = Folder::new("gf-09");
+    for first_without_tensors in [false, true] {
+        let paths = write_shards_with(&folder, 2, first_without_tensors);
+        let joined: Vec<u8> = paths
+            .iter()
+            .flat_map(|path| std::fs::read(path).unwrap())
+            .collect();
+        // Under a name of its own, and under that of the first shard.
+        for path in [folder.path("m.gguf"), paths[0].clone()] {
+            std::fs::write(&path, &joined).unwrap();
+            let error = Gguf::open(&path).unwrap_err();
+            assert!(
+                matches!(error.cause(), Cause::JoinedShards { .. }),
+                "{error}"
+            );
+            assert!(
+                error.to_string().contains("cannot be concatenated"),
+                "{error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn gf_12_unknown_removed_and_future_types_name_tensor_and_type() {
+    for id in [4_u32, 5, 31, 32, 33, 36, 37, 38] {
+        let error = refused(&RawFile::new().tensor("blk.0.w", &[256], id, 0).build(4096));
+        assert!(
+            matches!(error.cause(), Cause::RemovedTensorType { tensor, id: found } if tensor == "blk.0.w" && *found == id)
+        );
+        assert!(error.to_string().contains("removed"), "{error}");
+    }
+    for id in [43_u32, 9999, u32::MAX] {
+        let error = refused(&RawFile::new().tensor("blk.0.w", &[256], id, 0).build(4096));
+        assert!(
+            matches!(error.cause(), Cause::UnknownTensorType { .. }),
+            "{error}"
+        );
+        assert!(
+            error.to_string().contains(&format!(
+                "`blk.0.w` uses type id {id}, unknown to this version"
+            )),
+            "{error}"
+        );
+    }
+    let model = Gguf::from_bytes(
+        RawFile::new().tensor("t", &[32], 39, 0).build(4096),
+        "case.gguf",
+    )
+    .unwrap();
+    assert_eq!(model.tensors()[0].ty.name(), "MXFP4");
+}
+
+#[test]
+fn gf_14_duplicate_keys_and_tensors_are_named() {
+    let name = [&4_u64.to_le_bytes()[..], b"same"].concat();
+    let error = refused(
+        &RawFile::new()
+            .key("general.name", 8, &name)
+            .key("general.name", 8, &name)
+            .build(0),
+    );
+    assert!(
+        matches!(error.cause(), Cause::DuplicateKey { key } if key == "general.name"),
+        "{error}"
+    );
+
+    let twice = RawFile::new()
+        .tensor("blk.0.attn_q.weight", &[8], 0, 0)
+        .tensor("blk.0.attn_q.weight", &[8], 0, 32);
+    let error = refused(&twice.build(4096));
+    assert!(
+        matches!(error.cause(), Cause::DuplicateTensor { tensor } if tensor == "blk.0.attn_q.weight"),
+        "{error}"
+    );
+}
+
+#[test]
+fn gf_15_a_vocabulary_of_262144_tokens_loads_in_half_a_second() {
+    let n_tokens = 262_144;
+    let tokens: StringArray = (0..n_tokens)
+        .map(|index| format!("▁token{index}"))
+        .collect();
+    let mut metadata = Metadata::new();
+    metadata.insert("tokenizer.ggml.tokens", rsllm_gguf::Array::String(tokens));
+    metadata.insert("tokenizer.ggml.scores", vec![0.0_f32; n_tokens]);
+    metadata.insert("tokenizer.ggml.token_type", vec![1_i32; n_tokens]);
+    let mut file = Vec::new();
+    GgufWriter::new(metadata)
+        .unwrap()
+        .write_to(&mut file, |_, _| Ok(()))
+        .unwrap();
+
+    let start = Instant::now();
+    let model = Gguf::from_bytes(file, "case.gguf").unwrap();
+    let elapsed = start.elapsed();
+    let tokens = model.metadata().str_array("tokenizer.ggml.tokens").unwrap();
+    assert_eq!(tokens.get_str(n_tokens - 1), Some("▁token262143"));
+    assert!(elapsed < Duration::from_millis(500), "{elapsed:?}");
+}
+
+#[test]
+fn gf_15_many_keys_and_tensors_take_linear_time() {
+    let mut raw = RawFile::new();
+    for index in 0..50_000_u64 {
+        raw = raw.key(&format!("key.{index}"), 0, &[0]).tensor(
+            &format!("tensor.{index}"),
+            &[8],
+            0,
+            index * 32,
+        );
+    }
+    let file = raw.build(50_000 * 32 + 64);
+    let start = Instant::now();
+    let model = Gguf::from_bytes(file, "case.gguf").unwrap();
+    let elapsed = start.elapsed();
+    assert_eq!(
+        (model.metadata().len(), model.tensors().len()),
+        (50_000, 50_000)
+    );
+    assert!(elapsed < Duration::from_secs(2), "{elapsed:?}");
+}
+
+#[test]
+fn gf_16_big_endian_is_named() {
+    let error = refused(&hex("47475546 00000003 0000000000000000 0000000000000000"));
+    assert!(
+        matches!(error.cause(), Cause::WrongEndian { version: 3 }),
+        "{error}"
+    );
+    assert!(error.to_string().contains("big-endian GGUF"), "{error}");
+    let error = refused(&hex("47475546 00000002 00000000 00000001"));
+    assert!(
+        matches!(error.cause(), Cause::WrongEndian { version: 2 }),
+        "{error}"
+    );
+}
+
+#[test]
+fn gf_17_version_1_is_refused_whatever_its_strings() {
+    for string_length in ["0000000000000000", "0000000000000080", "ffffffffffffffff"] {
+        let file = hex(&format!(
+            "47475546 01000000 00000000 01000000 {string_length}"
+        ));
+        assert!(matches!(
+            refused(&file).cause(),
+            Cause::VersionTooOld { version: 1 }
+        ));
+    }
+}
+
+#[test]
+fn gf_18_huge_lengths_are_refused_before_they_are_allocated() {
+    let string = hex(
+        "47475546 03000000 0000000000000000 0100000000000000 0100000000000000 6b 08000000 0000000000000080",
+    );
+    assert_eq!(string.len(), 45);
+    let array = hex(
+        "47475546 03000000 0000000000000000 0100000000000000 0100000000000000 6b 09000000 04000000
+        0100000000000080",
+    );
+    assert_eq!(array.len(), 49);
+    for file in [string, array] {
+        let error = refused(&file);
+        assert!(
+            matches!(error.cause(), Cause::LengthBeyondFile { field, .. } if field.contains("length of k")),
+            "{error}"
+        );
+    }
+
+    let key = hex(
+        "47475546 03000000 0000000000000000 0100000000000000 ffffffffffffffff 6b 00000000 00000000",
+    );
+    assert!(matches!(
+        refused(&key).cause(),
+        Cause::LengthBeyondFile { .. }
+    ));
+    for count in [1_u64 << 63, u64::MAX, u64::MAX / 24 + 1, 1 << 40] {
+        let header = |tensors: u64, entries: u64| {
+            [
+                &b"GGUF\x03\0\0\0"[..],
+                &tensors.to_le_bytes(),
+                &entries.to_le_bytes(),
+                &[0; 64],
+            ]
+            .concat()
+        };
+        let error = refused(&header(count, 0));
+        assert!(
+            matches!(error.cause(), Cause::LengthBeyondFile { field, .. } if field == "tensor count"),
+            "{error}"
+        );
+        let error = refused(&header(0, count));
+        assert!(
+            matches!(error.cause(), Cause::LengthBeyondFile { field, .. } if field == "metadata count"),
+            "{error}"
+        );
+    }
+    let n_dims = hex(
+        "47475546 03000000 0100000000000000 0000000000000000 0100000000000000 74 ffffffff
+        0100000000000000 00000000 0000000000000000",
+    );
+    assert!(matches!(
+        refused(&n_dims).cause(),
+        Cause::TooManyDimensions {
+            n_dims: u32::MAX,
+            ..
+        }
+    ));
+
+    let nested = [&9_u32.to_le_bytes()[..], &1_u64.to_le_bytes(), &[0; 12]].concat();
+    let error = refused(&RawFile::new().key("k", 9, &nested).build(0));
+    assert!(
+        matches!(error.cause(), Cause::NestedArray { key } if key == "k"),
+        "{error}"
+    );
+
+    // Counts whose product with the element size wraps 64 bits.
+    for (element_type, count) in [
+        (10_u32, (1_u64 << 61) + 1),
+        (8, (1 << 61) + 1),
+        (4, (1 << 62) + 1),
+        (5, u64::MAX),
+    ] {
+        let value = [
+            &element_type.to_le_bytes()[..],
+            &count.to_le_bytes(),
+            &[0; 64],
+        ]
+        .concat();
+        let error = refused(&RawFile::new().key("k", 9, &value).build(0));
+        assert!(
+            matches!(error.cause(), Cause::LengthBeyondFile { length, .. } if *length == count),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn cve_2024_39720_a_file_of_four_bytes_is_an_error() {
+    let error = refused(b"GGUF");
+    assert!(
+        matches!(error.cause(), Cause::EndOfFile { field, .. } if field == "version"),
+        "{error}"
+    );
+    assert!(matches!(refused(b"GG").cause(), Cause::EndOfFile { .. }));
+    assert!(matches!(refused(b"").cause(), Cause::EmptyFile));
+}
+
+#[cfg(unix)]
+#[test]
+fn cve_2024_39721_devices_and_folders_are_not_read() {
+    assert!(matches!(
+        Gguf::open("/dev/zero").unwrap_err().cause(),
+        Cause::NotRegularFile { found: "device" }
+    ));
+    let error = Gguf::open("/").unwrap_err();
+    assert!(
+        matches!(error.cause(), Cause::Io(io) if io.kind() == std::io::ErrorKind::IsADirectory)
+    );
+    let error = Gguf::open("/nonexistent/m.gguf").unwrap_err();
+    assert!(matches!(error.cause(), Cause::Io(io) if io.kind() == std::io::ErrorKind::NotFound));
+}
+
+#[test]
+fn cve_2024_12055_every_truncation_of_a_header_is_an_error() {
+    let whole = small_model(2);
+    for length in 0..whole.len() - 24 {
+        let error = refused(&whole[..length]);
+        let expected = match length {
+            0 => ErrorKind::NotGguf,
+            // A length or count that the file is now too short for.
+            _ if matches!(error.cause(), Cause::LengthBeyondFile { .. }) => ErrorKind::Malformed,
+            _ => ErrorKind::Truncated,
+        };
+        assert_eq!(error.kind(), expected, "{length}: {error}");
+    }
+}
+
+#[test]
+fn cve_2025_53630_sums_of_sizes_do_not_wrap() {
+    let huge = 1_u64 << 60;
+    let mut raw = RawFile::new();
+    for index in 0..20_u64 {
+        raw = raw.tensor(&format!("t{index}"), &[huge], 24, index.wrapping_mul(huge));
+    }
+    assert_eq!(refused(&raw.build(4096)).kind(), ErrorKind::Malformed);
+}
+
+#[test]
+fn cve_2026_7482_a_shape_larger_than_its_data_is_refused() {
+    for ty in [0_u32, 1] {
+        let file = RawFile::new().tensor("t", &[512, 2], ty, 0).build(32);
+        let error = refused(&file);
+        assert_eq!(error.field().as_deref(), Some("t"), "{error}");
+        assert_eq!(error.kind(), ErrorKind::Truncated);
+    }
+}
+
+#[test]
+fn offsets_must_be_aligned_in_range_and_apart() {
+    let error = refused(&RawFile::new().tensor("t", &[8], 0, 4).build(4096));
+    assert!(
+        matches!(
+            error.cause(),
+            Cause::Misaligned {
+                offset: 4,
+                alignment: 32,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    let error = refused(
+        &RawFile::new()
+            .tensor("t", &[8], 0, u64::MAX - 31)
+            .build(4096),
+    );
+    assert!(
+        matches!(error.cause(), Cause::OutOfRange { available: 0, .. }),
+        "{error}"
+    );
+    let overlap = RawFile::new()
+        .tensor("a", &[16], 0, 0)
+        .tensor("b", &[8], 0, 32);
+    assert!(matches!(
+        refused(&overlap.build(4096)).cause(),
+        Cause::Overlap { other_end: 64, .. }
+    ));
+    let same = RawFile::new()
+        .tensor("a", &[8], 0, 32)
+        .tensor("b", &[8], 0, 32);
+    assert!(matches!(
+        refused(&same.build(4096)).cause(),
+        Cause::Overlap { .. }
+    ));
+    // Gaps, and an order that is not the table's, are fine.
+    let apart = RawFile::new()
+        .tensor("a", &[8], 0, 128)
+        .tensor("b", &[8], 0, 0);
+    assert!(Gguf::from_bytes(apart.build(160), "case.gguf").is_ok());
+}
+
+#[test]
+fn rows_must_be_whole_blocks() {
+    let error = refused(&RawFile::new().tensor("t", &[100, 256], 12, 0).build(65536));
+    assert!(matches!(
+        error.cause(),
+        Cause::PartialBlock {
+            ty: GgmlType::Q4_K,
+            row_len: 100,
+            block_len: 256,
+            ..
+        }
+    ));
+}
+
+#[test]
+fn names_have_limits_and_are_utf8() {
+    assert!(
+        Gguf::from_bytes(
+            RawFile::new().tensor(&"n".repeat(63), &[8], 0, 0).build(64),
+            "case.gguf"
+        )
+        .is_ok()
+    );
+    let error = refused(&RawFile::new().tensor(&"n".repeat(64), &[8], 0, 0).build(64));
+    assert!(
+        matches!(
+            error.cause(),
+            Cause::TooLong {
+                length: 64,
+                limit: 63,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    assert!(
+        Gguf::from_bytes(
+            RawFile::new().key(&"k".repeat(65535), 0, &[0]).build(0),
+            "case.gguf"
+        )
+        .is_ok()
+    );
+    let error = refused(&RawFile::new().key(&"k".repeat(65536), 0, &[0]).build(0));
+    assert!(
+        matches!(
+            error.cause(),
+            Cause::TooLong {
+                length: 65536,
+                limit: 65535,
+                ..
+            }
+        ),
+        "{error}"
+    );
+    let error = refused(&RawFile::new().raw_key(b"\xff\xfe", 0, &[0]).build(0));
+    assert!(matches!(error.cause(), Cause::NotUtf8 { .. }), "{error}");
+    let error = refused(&RawFile::new().key("k", 13, &[0; 16]).build(0));
+    assert!(
+        matches!(error.cause(), Cause::UnknownValueType { id: 13, .. }),
+        "{error}"
+    );
+}
+
+#[test]
+fn string_values_keep_bytes_that_are_not_utf8() {
+    let value = [&3_u64.to_le_bytes()[..], b"\xffa\0"].concat();
+    let model = Gguf::from_bytes(RawFile::new().key("k", 8, &value).build(0), "case.gguf").unwrap();
+    let Some(Value::String(text)) = model.metadata().get("k") else {
+        panic!("not a string")
+    };
+    assert_eq!(text.as_bytes(), b"\xffa\0");
+    assert!(model.metadata().str("k").is_err());
+}
+
+#[test]
+fn other_files_are_named_with_what_to_do() {
+    let lfs = b"version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1\n";
+    for (bytes, expected) in [
+        (&b"<!DOCTYPE html><html lang=\"en\">"[..], Foreign::Html),
+        (lfs, Foreign::GitLfsPointer),
+        (b"PK\x03\x04\x14\0\0\0", Foreign::Zip),
+        (
+            b"\x30\0\0\0\0\0\0\0{\"a\":{\"dtype\":\"F32\"",
+            Foreign::Safetensors,
+        ),
+        (
+            b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.",
+            Foreign::PyTorch,
+        ),
+    ] {
+        let error = refused(bytes);
+        assert!(
+            matches!(error.cause(), Cause::NotGguf { foreign, .. } if *foreign == expected),
+            "{error}"
+        );
+        assert!(error.hint().is_some(), "{error}");
+    }
+    let error = refused(b"GGUF\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0");
+    assert!(
+        matches!(error.cause(), Cause::VersionTooNew { version: 4 }),
+        "{error}"
+    );
+}
+
+/// A model of `n_tensors` tensors of ten f32, all bytes of tensor `i` being `i`.
+fn small_model(n_tensors: usize) -> Vec<u8> {
+    let mut file = Vec::new();
+    let mut number = 0;
+    writer(n_tensors)
+        .write_to(&mut file, |_, out| {
+            number += 1;
+            out.write_all(&[number - 1; 40])
+        })
+        .unwrap();
+    file
+}
+
+fn writer(n_tensors: usize) -> GgufWriter {
+    let metadata = [("general.architecture", "llama"), ("general.name", "tiny")]
+        .into_iter()
+        .collect();
+    let mut writer = GgufWriter::new(metadata).unwrap();
+    for index in 0..n_tensors {
+        writer
+            .add_tensor(&format!("blk.{index}.w"), GgmlType::F32, &[10])
+            .unwrap();
+    }
+    writer
+}
+
+fn write_shards(folder: &Folder, count: usize) -> Vec<PathBuf> {
+    write_shards_with(folder, count, false)
+}
+
+fn write_shards_with(
+    folder: &Folder,
+    n_tensors: usize,
+    first_without_tensors: bool,
+) -> Vec<PathBuf> {
+    let options = ShardOptions {
+        limit: ShardLimit::Tensors(1.try_into().unwrap()),
+        first_without_tensors,
+    };
+    let mut number = 0;
+    let source = |_: &rsllm_gguf::TensorSpec, out: &mut dyn std::io::Write| {
+        number += 1;
+        out.write_all(&[number - 1; 40])
+    };
+    writer(n_tensors)
+        .write_shards(folder.path("m"), options, source)
+        .unwrap()
+}
+
+/// `bytes` with the value after `key` (and its type) changed.
+fn replace(bytes: &[u8], old: &[u8], new: &[u8], key: &[u8]) -> Vec<u8> {
+    let at = bytes
+        .windows(key.len())
+        .position(|window| window == key)
+        .unwrap()
+        + key.len()
+        + 4;
+    assert_eq!(&bytes[at..at + old.len()], old);
+    [&bytes[..at], new, &bytes[at + new.len()..]].concat()
+}
