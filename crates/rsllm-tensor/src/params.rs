@@ -70,8 +70,8 @@ pub struct WeightSource {
     pub n_rows: usize,
     /// Matrices behind each other: the number of experts, ggml's ne2 (else 1).
     pub n_matrices: usize,
-    /// The packed blocks.
-    pub bytes: SharedBytes,
+    /// The packed blocks: one part with all matrices behind each other, or one part a matrix.
+    pub parts: Vec<SharedBytes>,
 }
 
 /// How rotary embedding pairs dimensions. Mixing the two corrupts output silently, hence a type.

@@ -1,0 +1,244 @@
+//! The one forward loop: embed, layers, norm, output.
+//!
+//! A decoder is a list of segments, each some layers on one backend. The hidden state crosses a segment's border
+//! through host memory; a model on one device is one segment and crosses nothing.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use rsllm_tensor::{Backend, BackendError, Product, RopeTable, RowSet, Step};
+
+use crate::config::{DecoderConfig, LayerConfig, MixerConfig};
+use crate::error::ModelError;
+use crate::ffn::Ffn;
+use crate::kv_cache::LayerState;
+use crate::mixer::attention::Attention;
+use crate::probe::{Probe, ProbeFn};
+use crate::weights::{LayerWeights, Linear};
+use crate::workspace::Workspace;
+
+/// Some consecutive layers on one device.
+pub(crate) trait Segment: Send {
+    /// Run the layers over the rows of `step`. `hidden` `[rows, embed_dim]` comes in unless this segment embeds, and
+    /// goes out unless it produces `logits` `[outputs, vocab_size]`.
+    fn forward(
+        &mut self,
+        step: &Step<'_>,
+        border: &mut [f32],
+        logits: &mut [f32],
+        abort: &AtomicBool,
+        probe: Option<&mut ProbeFn>,
+    ) -> Result<(), ModelError>;
+
+    /// Bytes of buffers, KV and scratch.
+    fn allocated_bytes(&self) -> u64;
+}
+
+/// The first segment's table and the last one's output.
+pub(crate) struct Output<B: Backend> {
+    pub(crate) output_norm: B::Weight,
+    pub(crate) output: Linear<B>,
+}
+
+pub(crate) struct BackendSegment<B: Backend> {
+    pub(crate) backend: B,
+    pub(crate) config: DecoderConfig,
+    /// Layers of the model that live here.
+    pub(crate) layers: Range<usize>,
+    pub(crate) weights: Vec<LayerWeights<B>>,
+    pub(crate) states: Vec<LayerState<B>>,
+    pub(crate) ropes: Vec<RopeTable>,
+    pub(crate) token_embd: Option<B::Weight>,
+    pub(crate) output: Option<Output<B>>,
+    pub(crate) workspace: Workspace<B>,
+}
+
+impl<B: Backend> Segment for BackendSegment<B> {
+    fn forward(
+        &mut self,
+        step: &Step<'_>,
+        border: &mut [f32],
+        logits: &mut [f32],
+        abort: &AtomicBool,
+        probe: Option<&mut ProbeFn>,
+    ) -> Result<(), ModelError> {
+        let embed_dim = self.config.embed_dim;
+        let mut probe = Probe {
+            function: probe,
+            n_rows: step.n_rows(),
+        };
+        self.backend.begin_step(step)?;
+        match &self.token_embd {
+            Some(table) => {
+                self.backend.embed_rows(
+                    &mut self.workspace.hidden,
+                    table,
+                    self.config.embedding_scale,
+                )?;
+            }
+            None => self.backend.upload(&mut self.workspace.hidden, border)?,
+        }
+        probe.rows(
+            &mut self.backend,
+            "embed",
+            0,
+            &self.workspace.hidden,
+            embed_dim,
+        )?;
+        for local in 0..self.layers.len() {
+            if abort.load(Ordering::Relaxed) {
+                return Err(ModelError::Aborted);
+            }
+            // Only the rows whose logits are wanted need the rest of the last layer.
+            let last = self.output.is_some() && local + 1 == self.layers.len();
+            let rows = if last { RowSet::Outputs } else { RowSet::All };
+            self.layer(local, rows, &mut probe)?;
+            if last {
+                probe.n_rows = step.outputs.len();
+            }
+            let out = if last {
+                &self.workspace.hidden_outputs
+            } else {
+                &self.workspace.hidden
+            };
+            probe.rows(
+                &mut self.backend,
+                "l_out",
+                self.layers.start + local,
+                out,
+                embed_dim,
+            )?;
+        }
+        if let (Some(output), Some(buffer)) = (&self.output, &mut self.workspace.logits) {
+            if !step.outputs.is_empty() {
+                let (hidden, normed) = (&self.workspace.hidden_outputs, &mut self.workspace.normed);
+                self.backend.rms_norm(
+                    normed,
+                    hidden,
+                    &output.output_norm,
+                    self.config.norm_eps,
+                    RowSet::Outputs,
+                )?;
+                probe.rows(&mut self.backend, "result_norm", 0, normed, embed_dim)?;
+                let bias = output.output.bias.as_ref();
+                let mut product = [Product {
+                    dst: &mut *buffer,
+                    weight: &output.output.weight,
+                    bias,
+                }];
+                self.backend.matmul(&mut product, normed, RowSet::Outputs)?;
+                apply_adapters(
+                    &mut self.backend,
+                    &output.output,
+                    buffer,
+                    normed,
+                    RowSet::Outputs,
+                )?;
+                if let Some(cap) = self.config.logit_softcap {
+                    self.backend.softcap(buffer, cap, RowSet::Outputs)?;
+                }
+                self.backend.download(logits, buffer)?;
+            }
+        } else {
+            self.backend.download(border, &self.workspace.hidden)?;
+        }
+        self.backend.end_step()?;
+        Ok(())
+    }
+
+    fn allocated_bytes(&self) -> u64 {
+        self.backend.allocated_bytes()
+    }
+}
+
+impl<B: Backend> BackendSegment<B> {
+    /// One layer; with [`RowSet::Outputs`] everything after attention is done for the output rows alone.
+    fn layer(
+        &mut self,
+        local: usize,
+        rows: RowSet,
+        probe: &mut Probe<'_>,
+    ) -> Result<(), ModelError> {
+        let index = self.layers.start + local;
+        let (embed_dim, eps) = (self.config.embed_dim, self.config.norm_eps);
+        let LayerConfig {
+            mixer: MixerConfig::Attention(config),
+            ffn,
+            ..
+        } = &self.config.layers[index];
+        let (weights, backend) = (&self.weights[local], &mut self.backend);
+        let parts = self.workspace.parts(config, ffn);
+        let (normed, branch) = (parts.normed, parts.branch);
+
+        backend.rms_norm(normed, parts.hidden, &weights.attn_norm, eps, RowSet::All)?;
+        probe.rows(backend, "attn_norm", index, normed, embed_dim)?;
+        let rope = self.ropes[config.rope];
+        let attention = Attention {
+            config,
+            weights: &weights.attention,
+            norm_eps: eps,
+            rope,
+            layer: index,
+        };
+        let kv = self.states[local].kv_mut(index)?;
+        attention.forward(backend, parts.attention, normed, kv, probe)?;
+        probe.rows(
+            backend,
+            "kqv_out",
+            index,
+            &parts.attention.out,
+            config.n_heads * config.head_dim,
+        )?;
+
+        let (attended, hidden) = match rows {
+            RowSet::All => (&parts.attention.out, parts.hidden),
+            RowSet::Outputs => {
+                backend.gather_outputs(&mut parts.attention.out_outputs, &parts.attention.out)?;
+                backend.gather_outputs(parts.hidden_outputs, parts.hidden)?;
+                (&parts.attention.out_outputs, parts.hidden_outputs)
+            }
+        };
+        let attn_output = &weights.attention.attn_output;
+        let bias = attn_output.bias.as_ref();
+        backend.matmul(
+            &mut [Product {
+                dst: &mut *branch,
+                weight: &attn_output.weight,
+                bias,
+            }],
+            attended,
+            rows,
+        )?;
+        apply_adapters(backend, attn_output, branch, attended, rows)?;
+        if let Some(norm) = &weights.post_attention_norm {
+            backend.rms_norm_in_place(branch, norm, eps, rows)?;
+        }
+        backend.add(hidden, branch, rows)?;
+
+        backend.rms_norm(normed, hidden, &weights.ffn_norm, eps, rows)?;
+        Ffn {
+            config: ffn,
+            weights: &weights.ffn,
+        }
+        .forward(backend, parts.ffn, branch, normed, rows)?;
+        if let Some(norm) = &weights.post_ffw_norm {
+            backend.rms_norm_in_place(branch, norm, eps, rows)?;
+        }
+        backend.add(hidden, branch, rows)?;
+        Ok(())
+    }
+}
+
+/// Add what the adapters of a linear layer contribute for the sequences that use them.
+pub(crate) fn apply_adapters<B: Backend>(
+    backend: &mut B,
+    linear: &Linear<B>,
+    dst: &mut B::Buffer,
+    x: &B::Buffer,
+    rows: RowSet,
+) -> Result<(), BackendError> {
+    for adapter in &linear.adapters {
+        backend.low_rank_add(dst, x, adapter, rows)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,52 @@
+//! The gated FFN: `down(act(gate·x) * up·x)`.
+
+use rsllm_tensor::{Activation, Backend, Product, RowSet};
+
+use crate::decoder::apply_adapters;
+use crate::error::ModelError;
+use crate::weights::DenseWeights;
+use crate::workspace::DenseBuffers;
+
+pub(super) fn forward<B: Backend>(
+    backend: &mut B,
+    weights: &DenseWeights<B>,
+    activation: Activation,
+    buffers: &mut DenseBuffers<B>,
+    dst: &mut B::Buffer,
+    x: &B::Buffer,
+    rows: RowSet,
+) -> Result<(), ModelError> {
+    let DenseWeights {
+        ffn_gate,
+        ffn_up,
+        ffn_down,
+    } = weights;
+    let DenseBuffers { gate, up } = buffers;
+    backend.matmul(
+        &mut [
+            Product {
+                dst: gate,
+                weight: &ffn_gate.weight,
+                bias: ffn_gate.bias.as_ref(),
+            },
+            Product {
+                dst: up,
+                weight: &ffn_up.weight,
+                bias: ffn_up.bias.as_ref(),
+            },
+        ],
+        x,
+        rows,
+    )?;
+    apply_adapters(backend, ffn_gate, gate, x, rows)?;
+    apply_adapters(backend, ffn_up, up, x, rows)?;
+    backend.gated_act(gate, up, activation, rows)?;
+    let mut down = [Product {
+        dst: &mut *dst,
+        weight: &ffn_down.weight,
+        bias: ffn_down.bias.as_ref(),
+    }];
+    backend.matmul(&mut down, gate, rows)?;
+    apply_adapters(backend, ffn_down, dst, gate, rows)?;
+    Ok(())
+}

@@ -1,0 +1,243 @@
+//! A loaded model: configuration, segments, page pool.
+
+use std::sync::atomic::AtomicBool;
+
+use rsllm_gguf::Gguf;
+use rsllm_tensor::{Backend, KvLayout, KvType, Step, StepLimits};
+
+use crate::arch::decoder_config;
+use crate::config::{DecoderConfig, MixerConfig};
+use crate::decoder::{BackendSegment, Output, Segment};
+use crate::error::ModelError;
+use crate::kv_cache::{LayerState, PAGE_LEN, PagePool};
+use crate::probe::ProbeFn;
+use crate::weights::{Binder, WeightBytes, layers_found};
+use crate::workspace::Workspace;
+
+/// What is reserved at load time.
+#[derive(Debug, Clone, Copy)]
+pub struct ModelOptions {
+    /// Tokens of KV for all sequences together; rounded up to whole pages.
+    pub kv_tokens: usize,
+    /// Element type of K and V.
+    pub kv_type: KvType,
+    /// Rows of a step.
+    pub max_rows: usize,
+    /// Rows of a step whose logits are wanted.
+    pub max_outputs: usize,
+    /// Sequences of a step.
+    pub max_sequences: usize,
+}
+
+/// Memory of a loaded model, in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ModelMemory {
+    /// Weights, in the mapping.
+    pub weights: WeightBytes,
+    /// KV pages; committed as they are written.
+    pub kv: u64,
+    /// Activations and scratch.
+    pub scratch: u64,
+}
+
+/// A model ready to run, on the devices its segments live on.
+pub struct Model {
+    config: DecoderConfig,
+    vocab_size: usize,
+    segments: Vec<Box<dyn Segment>>,
+    pool: PagePool,
+    /// Hidden state between segments `[max_rows, embed_dim]`; empty with one segment.
+    border: Vec<f32>,
+    weights: WeightBytes,
+    kv_bytes: u64,
+    unused_tensors: Vec<String>,
+    probe: Option<ProbeFn>,
+}
+
+impl Model {
+    /// The decoder a file describes, without loading it.
+    pub fn config_of(gguf: &Gguf) -> Result<DecoderConfig, ModelError> {
+        decoder_config(gguf.metadata(), layers_found(gguf))
+    }
+
+    /// Bind every layer of a file to `backend`.
+    pub fn load<B: Backend + 'static>(
+        gguf: &Gguf,
+        mut backend: B,
+        options: &ModelOptions,
+    ) -> Result<Self, ModelError> {
+        let mut config = Self::config_of(gguf)?;
+        let mut binder = Binder::new(gguf, &mut backend, config.architecture);
+        let (token_embd, vocab_size) = binder.embedding(config.embed_dim)?;
+        bind_rope_factors(&mut config, &mut binder)?;
+        let weights = (config.layers.iter().enumerate())
+            .map(|(index, layer)| binder.layer(index, &config, layer))
+            .collect::<Result<Vec<_>, _>>()?;
+        let output_norm = binder.vector("output_norm.weight", config.embed_dim)?;
+        let output = Output {
+            output_norm,
+            output: binder.output(config.embed_dim, vocab_size)?,
+        };
+        let (weight_bytes, unused_tensors) = (binder.bytes, binder.unused());
+
+        let n_pages = options.kv_tokens.div_ceil(PAGE_LEN);
+        let mut kv_bytes = 0;
+        let mut states = Vec::with_capacity(config.layers.len());
+        for layer in &config.layers {
+            let MixerConfig::Attention(attention) = &layer.mixer;
+            let layout = KvLayout {
+                n_pages,
+                page_len: PAGE_LEN,
+                n_kv_heads: attention.n_kv_heads,
+                head_dim: attention.head_dim,
+                kv_type: options.kv_type,
+            };
+            kv_bytes += layout.bytes();
+            let kv = backend.alloc_kv(&layout)?;
+            states.push(match attention.window {
+                Some(window) => LayerState::Window { kv, window },
+                None => LayerState::Pages(kv),
+            });
+        }
+        let ropes = config
+            .ropes
+            .iter()
+            .map(|rope| backend.bind_rope(rope.params.clone()))
+            .collect::<Result<_, _>>()?;
+        let (max_rows, max_outputs) = (options.max_rows, options.max_outputs);
+        let workspace = Workspace::new(
+            &mut backend,
+            &config,
+            Some(vocab_size),
+            max_rows,
+            max_outputs,
+        )?;
+        backend.prepare(&step_limits(&config, options, n_pages))?;
+        let segment = BackendSegment {
+            backend,
+            config: config.clone(),
+            layers: 0..config.layers.len(),
+            weights,
+            states,
+            ropes,
+            token_embd: Some(token_embd),
+            output: Some(output),
+            workspace,
+        };
+        Ok(Self {
+            config,
+            vocab_size,
+            segments: vec![Box::new(segment)],
+            pool: PagePool::new(n_pages),
+            border: Vec::new(),
+            weights: weight_bytes,
+            kv_bytes,
+            unused_tensors,
+            probe: None,
+        })
+    }
+
+    /// The decoder.
+    pub fn config(&self) -> &DecoderConfig {
+        &self.config
+    }
+
+    /// Rows of the embedding table, values of a row of logits.
+    pub fn vocab_size(&self) -> usize {
+        self.vocab_size
+    }
+
+    /// The pages of all sequences.
+    pub fn pool(&mut self) -> &mut PagePool {
+        &mut self.pool
+    }
+
+    /// Tensors of the file that the family has no use for.
+    pub fn unused_tensors(&self) -> &[String] {
+        &self.unused_tensors
+    }
+
+    /// What the model occupies.
+    pub fn memory(&self) -> ModelMemory {
+        let allocated: u64 = self
+            .segments
+            .iter()
+            .map(|segment| segment.allocated_bytes())
+            .sum();
+        ModelMemory {
+            weights: self.weights,
+            kv: self.kv_bytes,
+            scratch: allocated.saturating_sub(self.kv_bytes),
+        }
+    }
+
+    /// Show every intermediate of coming steps to `probe`; for comparing layers with a reference.
+    pub fn set_probe(&mut self, probe: Option<ProbeFn>) {
+        self.probe = probe;
+    }
+
+    /// Compute a step: K and V of all its rows go to their pages, the logits of its output rows to `logits`
+    /// `[outputs, vocab_size]`. Stops between layers with [`ModelError::Aborted`] once `abort` is set; the step's rows
+    /// are then undefined.
+    pub fn forward(
+        &mut self,
+        step: &Step<'_>,
+        logits: &mut [f32],
+        abort: &AtomicBool,
+    ) -> Result<(), ModelError> {
+        let border_len = if self.segments.len() > 1 {
+            step.n_rows() * self.config.embed_dim
+        } else {
+            0
+        };
+        for segment in &mut self.segments {
+            segment.forward(
+                step,
+                &mut self.border[..border_len],
+                logits,
+                abort,
+                self.probe.as_mut(),
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// Bytes of KV that one token takes in all layers.
+pub fn kv_bytes_per_token(config: &DecoderConfig, kv_type: KvType) -> u64 {
+    let of_layer = |mixer: &MixerConfig| match mixer {
+        MixerConfig::Attention(a) => 2 * (a.n_kv_heads * a.head_dim * kv_type.bytes()) as u64,
+    };
+    config
+        .layers
+        .iter()
+        .map(|layer| of_layer(&layer.mixer))
+        .sum()
+}
+
+/// Take frequency factors from `rope_freqs.weight` where the family uses them.
+fn bind_rope_factors<B: Backend>(
+    config: &mut DecoderConfig,
+    binder: &mut Binder<'_, B>,
+) -> Result<(), ModelError> {
+    for rope in config.ropes.iter_mut().filter(|rope| rope.uses_rope_freqs) {
+        if let Some(factors) = binder.optional_values("rope_freqs.weight", rope.params.n_rot / 2)? {
+            rope.params.factors = factors;
+        }
+    }
+    Ok(())
+}
+
+fn step_limits(config: &DecoderConfig, options: &ModelOptions, n_pages: usize) -> StepLimits {
+    let attention = config.layers.iter().map(|layer| match &layer.mixer {
+        MixerConfig::Attention(attention) => attention,
+    });
+    StepLimits {
+        max_rows: options.max_rows,
+        max_outputs: options.max_outputs,
+        max_sequences: options.max_sequences,
+        max_pages: n_pages,
+        max_heads: attention.clone().map(|a| a.n_heads).max().unwrap_or(0),
+        max_query_width: attention.map(|a| a.n_heads * a.head_dim).max().unwrap_or(0),
+    }
+}
