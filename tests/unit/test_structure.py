@@ -1,0 +1,121 @@
+"""The arrows between crates and between parts of the Python package, as ARCHITECTURE.md draws them.
+
+A new arrow fails here until it is added to a table below, so that it is a decision and not an accident.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "python" / "rsllm"
+
+CRATES: dict[str, set[str]] = {
+    "rsllm-quant": set(),
+    "rsllm-gguf": {"rsllm-quant"},
+    "rsllm-tokenizer": {"rsllm-gguf"},
+    "rsllm-tensor": {"rsllm-quant"},
+    "rsllm-cpu": {"rsllm-tensor", "rsllm-quant"},
+    "rsllm-model": {"rsllm-gguf", "rsllm-tensor", "rsllm-quant"},
+    "rsllm-engine": {"rsllm-gguf", "rsllm-tokenizer", "rsllm-tensor", "rsllm-model", "rsllm-cpu", "rsllm-quant"},
+    "rsllm-py": {"rsllm-engine", "rsllm-tokenizer", "rsllm-gguf", "rsllm-quant"},
+}
+# Measures the crates, and nothing depends on it.
+MEASURING_CRATES = {"rsllm-benches"}
+PYTHON_CRATE = "rsllm-py"
+
+# Part of the package -> the parts it may import when it runs. Imports for type checking alone are free.
+PARTS: dict[str, set[str]] = {
+    "errors": set(),
+    "system": {"errors"},
+    "config": {"errors"},
+    "options": {"errors"},
+    "streams": {"errors"},
+    "gguf": {"_core", "errors"},
+    "chat": {"errors", "options", "streams"},
+    "refs": {"_core", "config", "errors", "system"},
+    "model": {"_core", "chat", "config", "errors", "options", "refs", "streams"},
+    "__init__": {"_core", "errors", "gguf", "model", "streams"},
+    "__main__": {"cli"},
+    "cli": {"__init__", "_core", "chat", "config", "errors", "gguf", "model", "options", "refs", "streams", "system"},
+}
+# What the package may import from outside itself; the standard library is free.
+DEPENDENCIES = {"click", "jinja2", "numpy"}
+ONLY_IN = {"click": {"cli"}, "jinja2": {"chat"}}
+
+
+def test_crates_depend_only_along_the_drawn_arrows() -> None:
+    found = crate_dependencies()
+    assert set(found) - MEASURING_CRATES == set(CRATES)
+    new = {name: needs - CRATES[name] for name, needs in found.items() if name in CRATES and needs - CRATES[name]}
+    assert not new, f"new arrows: {new}"
+
+
+def test_only_one_crate_knows_python() -> None:
+    users = {package["name"] for package in packages() if "pyo3" in names(package)}
+    assert users == {PYTHON_CRATE}
+
+
+@pytest.mark.parametrize("path", sorted(PACKAGE.rglob("*.py")), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_python_parts_import_only_along_the_drawn_arrows(path: Path) -> None:
+    part = path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+    allowed = PARTS[part]
+    inside, outside = imports(path)
+    assert inside - {part} <= allowed, f"new arrows from {part}"
+    assert outside <= DEPENDENCIES, f"new dependency in {part}"
+    for dependency in outside & ONLY_IN.keys():
+        assert part in ONLY_IN[dependency], f"{dependency} is for {ONLY_IN[dependency]} alone"
+
+
+def crate_dependencies() -> dict[str, set[str]]:
+    """Workspace crates and what each needs of the others, leaving out what only its tests need."""
+    members = {package["name"] for package in packages()}
+    return {package["name"]: names(package) & members for package in packages()}
+
+
+def packages() -> list[dict]:
+    done = subprocess.run(
+        ["cargo", "metadata", "--no-deps", "--format-version", "1", "--offline"],
+        cwd=ROOT,
+        capture_output=True,
+        check=True,
+    )
+    return json.loads(done.stdout)["packages"]
+
+
+def names(package: dict) -> set[str]:
+    return {dependency["name"] for dependency in package["dependencies"] if dependency["kind"] != "dev"}
+
+
+def imports(path: Path) -> tuple[set[str], set[str]]:
+    """Parts of the package, and packages beyond the standard library, that a module imports when it runs."""
+    inside, outside = set(), set()
+    for module, name in imported(ast.parse(path.read_text(encoding="utf-8"))):
+        head, _, rest = module.partition(".")
+        if head == "rsllm":
+            # `from rsllm import _core` names a part; `from rsllm import load` is the package itself.
+            part = rest.partition(".")[0] or (name if name in PARTS or name == "_core" else "__init__")
+            inside.add(part)
+        elif head not in sys.stdlib_module_names:
+            outside.add(head)
+    return inside, outside
+
+
+def imported(node: ast.AST) -> Iterator[tuple[str, str]]:
+    """(module, name) of each import under `node`, except those for type checking."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING":
+            continue
+        if isinstance(child, ast.Import):
+            yield from ((alias.name, "") for alias in child.names)
+        elif isinstance(child, ast.ImportFrom):
+            assert child.level == 0, "imports are absolute"
+            yield from ((child.module or "", alias.name) for alias in child.names)
+        yield from imported(child)
