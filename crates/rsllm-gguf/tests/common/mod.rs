@@ -3,6 +3,8 @@
 
 use std::path::{Path, PathBuf};
 
+pub(crate) mod exercise;
+
 /// A GGUF file in the making, with whatever nonsense the test wants in it.
 #[derive(Default)]
 pub(crate) struct RawFile {
