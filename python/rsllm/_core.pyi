@@ -86,11 +86,14 @@ class Generation:
     """One running sequence. Dropping it cancels."""
 
     def next(self) -> tuple[str, list[int], list[dict[str, Any]] | None] | None:
-        """The next piece: text, the ids since the last piece, their logprobs; None at the end. Waits without the GIL;
-        signals are looked at every 50 ms. logprobs entries: {id, text, bytes, logprob, top: [{id, text, bytes, logprob}]}."""
-    def next_timeout(self, milliseconds: int) -> tuple[str, list[int], list[dict[str, Any]] | None] | None | bool:
+        """The next piece: text, the ids since the last piece, their logprobs; None at the end.
+
+        Waits without the GIL; signals are looked at every 50 ms. logprobs entries: {id, text, bytes, logprob,
+        top: [{id, text, bytes, logprob}]}.
+        """
+    def next_timeout(self, milliseconds: int) -> tuple[str, list[int], list[dict[str, Any]] | None] | bool | None:
         """As next, but False when nothing came in time."""
     def cancel(self) -> None: ...
     def stats(self) -> dict[str, Any]:
-        """finish_reason (stop|length|cancelled|context|error), stop_text, seed, prompt_tokens, cached_tokens, generated_tokens,
-        queue_ns, prefill_ns, decode_ns, first_token_ns, total_ns."""
+        """finish_reason (stop|length|cancelled|context|error), stop_text, seed, prompt_tokens, cached_tokens,
+        generated_tokens, queue_ns, prefill_ns, decode_ns, first_token_ns, total_ns."""

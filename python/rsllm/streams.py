@@ -33,7 +33,7 @@ class GenerationLike(Protocol):
     """What a stream needs of `rsllm._core.Generation`."""
 
     def next(self) -> _Piece | None: ...
-    def next_timeout(self, milliseconds: int) -> _Piece | None | bool: ...
+    def next_timeout(self, milliseconds: int) -> _Piece | bool | None: ...
     def cancel(self) -> None: ...
     def stats(self) -> dict[str, Any]: ...
 
@@ -82,8 +82,8 @@ class Token(str):
         """The last token of the piece; `None` for a piece without one (text that a stop string held back)."""
         return self.ids[-1] if self.ids else None
 
-    def __getnewargs__(self) -> tuple[str, tuple[int, ...], tuple[Logprob, ...] | None]:
-        return str(self), self.ids, self.logprobs
+    def __reduce__(self) -> tuple[type[Self], tuple[str, tuple[int, ...], tuple[Logprob, ...] | None]]:
+        return type(self), (str(self), self.ids, self.logprobs)
 
     @classmethod
     def from_core(cls, piece: _Piece) -> Self:

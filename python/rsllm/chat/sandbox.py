@@ -86,7 +86,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
     # What the compiled template calls. Each looks before it multiplies, or weighs what came out.
 
-    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N805
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
         __self.tick()
         method = getattr(__obj, "__wrapped__", __obj)  # the sandbox wraps `str.format`
         text = getattr(method, "__self__", None)
@@ -149,9 +149,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         self.tick()
         _check_padding(indent if isinstance(indent, int) else len(indent or ""))
         check_size(value)
-        text = json.dumps(
-            value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
-        )
+        text = json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
         _check_length(len(text))
         return text
 

@@ -80,7 +80,7 @@ def map_strings(value: Any, change: Callable[[str], str], *, key: str | None = N
 _NEUTRAL = frozenset(
     character
     for character in map(chr, range(_PLANE_SIZE))
-    if character.isspace() or character in "\"\\\x7f" or character < " "
+    if character.isspace() or character in '"\\\x7f' or character < " "
 )
 
 

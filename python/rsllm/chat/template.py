@@ -59,7 +59,8 @@ class ChatTemplate:
             self._template = self._environment.from_string(source)
         except (jinja2.TemplateSyntaxError, SyntaxError) as error:
             hint = "this looks like a Go template, not Jinja" if _GO_TEMPLATE.search(source) else None
-            message = f"the chat template is not valid Jinja: {error.msg or error} (line {error.lineno})"
+            reason = error.msg if isinstance(error, SyntaxError) else error.message
+            message = f"the chat template is not valid Jinja: {reason} (line {error.lineno})"
             raise TemplateError(message, line=error.lineno, hint=hint) from error
         except Exception as error:  # nesting beyond the parser's or the compiler's limit, among others
             raise TemplateError(f"the chat template cannot be compiled: {error}") from error
@@ -153,7 +154,8 @@ class ChatTemplate:
         except Exception as error:  # whatever a stranger's program does is the template's fault, not ours
             line = _line(error)
             where = f" in line {line}" if line else ""
-            raise TemplateError(f"the chat template failed{where}: {error or type(error).__name__}", line=line) from error
+            reason = str(error) or type(error).__name__
+            raise TemplateError(f"the chat template failed{where}: {reason}", line=line) from error
         return "".join(chunks)
 
     def _escape(self, taint: Taint) -> Callable[[str], str]:

@@ -1,0 +1,53 @@
+"""The environment as a frozen dataclass."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rsllm.config import Config
+from rsllm.errors import OptionError
+
+HOME = {"HOME": "/home/u"}
+
+
+def test_an_empty_environment_gives_the_defaults() -> None:
+    config = Config.from_environment(HOME)
+    assert config.cache_dir == Path("/home/u/.cache/rsllm")
+    assert config.history_file == Path("/home/u/.local/state/rsllm/history")
+    assert not config.debug
+    assert config.context_length is None
+
+
+def test_variables_are_trimmed_of_spaces_and_quotes() -> None:
+    config = Config.from_environment(
+        {
+            **HOME,
+            "RSLLM_CACHE": ' "/tmp/c d" ',
+            "RSLLM_DEBUG": "1",
+            "OLLAMA_CONTEXT_LENGTH": "'8192'",
+            "OLLAMA_KV_CACHE_TYPE": "Q8_0",
+        }
+    )
+    assert config.cache_dir == Path("/tmp/c d")
+    assert config.debug
+    assert config.context_length == 8192
+    assert config.kv_type == "q8_0"
+
+
+def test_xdg_folders_count_where_absolute() -> None:
+    assert Config.from_environment({**HOME, "XDG_CACHE_HOME": "/x"}).cache_dir == Path("/x/rsllm")
+    assert Config.from_environment({**HOME, "XDG_CACHE_HOME": "x"}).cache_dir == Path("/home/u/.cache/rsllm")
+
+
+@pytest.mark.parametrize(("value", "expected"), [("", True), ("0", True), ("false", True), ("1", False), ("x", False)])
+def test_history_is_off_when_asked(value: str, expected: bool) -> None:
+    config = Config.from_environment({**HOME, "OLLAMA_NOHISTORY": value})
+    assert (config.history_file is not None) is expected
+
+
+@pytest.mark.parametrize("value", ["many", "-1", "1.5"])
+def test_a_bad_number_is_an_error_naming_the_variable(value: str) -> None:
+    with pytest.raises(OptionError, match="OLLAMA_CONTEXT_LENGTH"):
+        Config.from_environment({**HOME, "OLLAMA_CONTEXT_LENGTH": value})
