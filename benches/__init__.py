@@ -1,0 +1,1 @@
+"""Speed: peers, end to end and by kernel. Scripts, not tests."""
