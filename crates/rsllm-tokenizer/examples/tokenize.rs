@@ -1,0 +1,66 @@
+//! Ids of strings, for comparison with other engines.
+//!
+//! `tokenize VOCABULARY [--add-special] [--parse-special] < STRINGS`: standard input holds strings, each as its length in
+//! bytes (4 bytes, little endian) and its bytes; standard output gets one line of ids a string.
+
+use std::io::{BufWriter, Read, Write};
+use std::path::Path;
+
+use rsllm_gguf::Gguf;
+use rsllm_tokenizer::{EncodeOptions, Tokenizer};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let path = arguments
+        .iter()
+        .find(|argument| !argument.starts_with("--"))
+        .ok_or("which vocabulary?")?;
+    let has = |flag: &str| arguments.iter().any(|argument| argument == flag);
+    let options = EncodeOptions {
+        add_special: has("--add-special"),
+        parse_special: has("--parse-special"),
+    };
+
+    let gguf = Gguf::open(Path::new(path))?;
+    let started = std::time::Instant::now();
+    let tokenizer = Tokenizer::from_metadata(gguf.metadata())?;
+    let construction = started.elapsed();
+    if has("--end-of-generation") {
+        writeln!(std::io::stdout(), "{:?}", tokenizer.end_of_generation())?;
+        return Ok(());
+    }
+    if has("--pieces") {
+        let mut out = BufWriter::new(std::io::stdout().lock());
+        for id in 0..tokenizer.vocab_size() as u32 {
+            writeln!(out, "{}", tokenizer.token_bytes(id).escape_ascii())?;
+        }
+        return Ok(());
+    }
+
+    let mut input = Vec::new();
+    std::io::stdin().read_to_end(&mut input)?;
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    let mut rest = &input[..];
+    let mut encoding = std::time::Duration::ZERO;
+    let mut n_bytes = 0;
+    while let Some((length, after)) = rest.split_first_chunk::<4>() {
+        let length = u32::from_le_bytes(*length) as usize;
+        let (text, after) = after
+            .split_at_checked(length)
+            .ok_or("the last string is cut short")?;
+        rest = after;
+        let text = std::str::from_utf8(text)?;
+        let started = std::time::Instant::now();
+        let ids = tokenizer.encode(text, options);
+        encoding += started.elapsed();
+        n_bytes += length;
+        let line: Vec<String> = ids.iter().map(u32::to_string).collect();
+        writeln!(out, "{}", line.join(" "))?;
+    }
+    let rate = n_bytes as f64 / 1e6 / encoding.as_secs_f64().max(1e-9);
+    writeln!(
+        std::io::stderr(),
+        "construction {construction:?}, encoding {rate:.1} MB/s"
+    )?;
+    Ok(())
+}

@@ -1,0 +1,173 @@
+//! SentencePiece's BPE as Llama 2 uses it: characters merged while the two together are a token, best score first.
+//!
+//! There is no table of merges: whether two neighbours may merge, and how good that is, follows from the token their
+//! texts give together. Characters that are no tokens become byte tokens.
+
+use crate::TokenId;
+use crate::bpe::split_before_spaces;
+use crate::hash::Merge;
+use crate::merge::{Merger, NO_MERGE, Symbol};
+use crate::vocabulary::{TokenKind, Vocabulary};
+
+/// What encoding needs beside the vocabulary.
+#[derive(Debug)]
+pub(crate) struct SentencePiece {
+    byte_tokens: [Option<TokenId>; 256],
+    /// Rank of merging to each token: smaller for better scores, [`NO_MERGE`] for tokens that text must not yield.
+    ranks: Vec<u32>,
+    longest: usize,
+    /// Whether no token has a space (U+2581) after another character: then words can be encoded one by one.
+    words_are_apart: bool,
+    unknown: Option<TokenId>,
+}
+
+impl SentencePiece {
+    /// Prepares the vocabulary.
+    pub(crate) fn new(vocabulary: &Vocabulary, unknown: Option<TokenId>) -> Self {
+        let mut byte_tokens = [None; 256];
+        for byte in 0..=u8::MAX {
+            byte_tokens[usize::from(byte)] = vocabulary
+                .byte_token(byte)
+                .or_else(|| vocabulary.id_of(&[byte]));
+        }
+        let mut ranks = Vec::with_capacity(vocabulary.len());
+        let mut words_are_apart = true;
+        let mut longest = 0;
+        for (id, text) in vocabulary.iter() {
+            let kind = vocabulary.kind(id);
+            if kind.is_protocol() || kind == TokenKind::Byte {
+                ranks.push(NO_MERGE);
+                continue;
+            }
+            ranks.push(rank_of_score(vocabulary.score(id)));
+            longest = longest.max(text.len());
+            words_are_apart &= !has_inner_space(text);
+        }
+        Self {
+            byte_tokens,
+            ranks,
+            longest,
+            words_are_apart,
+            unknown,
+        }
+    }
+
+    /// Appends the tokens of `text`, in which spaces are U+2581 and no special tokens are left.
+    pub(crate) fn encode(
+        &self,
+        vocabulary: &Vocabulary,
+        text: &str,
+        merger: &mut Merger,
+        out: &mut Vec<TokenId>,
+    ) {
+        if self.words_are_apart {
+            for word in split_before_spaces(text) {
+                self.encode_word(vocabulary, word, merger, out);
+            }
+        } else {
+            self.encode_word(vocabulary, text, merger, out);
+        }
+    }
+
+    fn encode_word(
+        &self,
+        vocabulary: &Vocabulary,
+        text: &str,
+        merger: &mut Merger,
+        out: &mut Vec<TokenId>,
+    ) {
+        let bytes = text.as_bytes();
+        merger.symbols.clear();
+        merger
+            .symbols
+            .extend(text.char_indices().map(|(start, c)| Symbol {
+                id: NO_TOKEN,
+                start,
+                len: c.len_utf8(),
+            }));
+        merger.merge(|left, right| {
+            let len = left.len + right.len;
+            if len > self.longest {
+                return None;
+            }
+            let merged = vocabulary.id_of(&bytes[left.start..left.start + len])?;
+            Some(Merge {
+                rank: self.ranks[merged as usize],
+                merged,
+            })
+        });
+        for symbol in &merger.symbols {
+            let text = &bytes[symbol.start..symbol.start + symbol.len];
+            if symbol.id != NO_TOKEN {
+                out.push(symbol.id);
+            } else if let Some(id) = self.character_token(vocabulary, text) {
+                out.push(id);
+            } else {
+                out.extend(
+                    text.iter()
+                        .filter_map(|&byte| self.byte_tokens[usize::from(byte)].or(self.unknown)),
+                );
+            }
+        }
+    }
+
+    fn character_token(&self, vocabulary: &Vocabulary, character: &[u8]) -> Option<TokenId> {
+        vocabulary
+            .id_of(character)
+            .filter(|&id| self.ranks[id as usize] != NO_MERGE)
+    }
+}
+
+/// Smaller for greater scores; never [`NO_MERGE`]. NaN is worse than all numbers.
+fn rank_of_score(score: f32) -> u32 {
+    if score.is_nan() {
+        return NO_MERGE - 1;
+    }
+    // Floats of one sign order as their bits do; adding zero makes −0 equal 0.
+    let bits = (score + 0.0).to_bits();
+    let ascending = if bits >> 31 == 0 {
+        bits | 1 << 31
+    } else {
+        !bits
+    };
+    (!ascending).min(NO_MERGE - 1)
+}
+
+fn has_inner_space(text: &[u8]) -> bool {
+    std::str::from_utf8(text).is_ok_and(|text| split_before_spaces(text).count() > 1)
+}
+
+/// The symbol of a character that has not merged.
+const NO_TOKEN: u32 = u32::MAX;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_order_as_scores_do() {
+        let scores = [
+            f32::INFINITY,
+            3.0,
+            1e-30,
+            0.0,
+            -1e-30,
+            -1.0,
+            -1e9,
+            f32::NEG_INFINITY,
+            f32::NAN,
+        ];
+        let ranks: Vec<u32> = scores.iter().map(|&score| rank_of_score(score)).collect();
+        assert!(ranks.is_sorted_by(|a, b| a < b), "{ranks:?}");
+        assert_eq!(rank_of_score(-0.0), rank_of_score(0.0));
+        assert!(ranks.iter().all(|&rank| rank != NO_MERGE));
+    }
+
+    #[test]
+    fn words_begin_at_their_spaces() {
+        let words = |text| split_before_spaces(text).collect::<Vec<_>>();
+        assert_eq!(words("▁▁a▁bc▁"), ["▁▁a", "▁bc", "▁"]);
+        assert_eq!(words("a"), ["a"]);
+        assert!(words("").is_empty());
+    }
+}
