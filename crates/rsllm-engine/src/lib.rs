@@ -1,8 +1,38 @@
-//! Loads a model on its devices, runs sequences, samples, stops and reports timings.
+//! Loads a model on its devices, runs sequences, samples, stops and reports timings. The only API that bindings use.
+//!
+//! [`Engine::load`] makes a model ready and starts the one thread that runs it. [`Engine::generate`] queues a sequence and
+//! returns a [`Generation`]: pieces of text over a channel, then counts and durations. Dropping it cancels. The way of a
+//! request: `engine.rs` checks it, `worker.rs` serves it, `sequence.rs` is its timeline, `sampling/` draws its tokens, `text.rs`
+//! and `stop.rs` decide what text may leave, `loaded.rs` turns its tokens into steps of the model.
 #![forbid(unsafe_code)]
 
+mod context;
+mod cores;
+mod engine;
+mod error;
+mod forward;
+mod generation;
+mod load;
+mod loaded;
+mod memory;
+mod options;
+mod reply;
 pub mod sampling;
+mod sequence;
 pub mod stop;
+mod text;
+mod thread;
+mod worker;
 
-/// A token of the vocabulary.
-pub type TokenId = u32;
+pub use cores::usable_cores;
+pub use engine::Engine;
+pub use error::EngineError;
+pub use generation::{CancelHandle, FinishReason, Generation, GenerationStats, Next, Piece};
+pub use load::EngineInfo;
+pub use memory::available_bytes;
+pub use options::{GenerateOptions, LoadOptions};
+pub use reply::Reply;
+pub use rsllm_cpu::{Isa, cpu_features};
+pub use rsllm_tensor::KvType;
+pub use rsllm_tokenizer::TokenId;
+pub use worker::BenchTimes;

@@ -238,8 +238,8 @@ mod tests {
         assert_eq!(
             run(&["ot"], &["is", " not", " it"]),
             (
-                vec!["is".into(), " n".into(), "".into()],
-                "".into(),
+                vec!["is".into(), " n".into(), String::new()],
+                String::new(),
                 Some("ot".into())
             )
         );
@@ -270,11 +270,11 @@ mod tests {
     fn the_stop_complete_first_wins_and_then_the_longest() {
         assert_eq!(
             run(&["abcd", "bc"], &["xabcd"]),
-            (vec!["xa".into()], "".into(), Some("bc".into()))
+            (vec!["xa".into()], String::new(), Some("bc".into()))
         );
         assert_eq!(
             run(&["bc", "abc"], &["xabc"]),
-            (vec!["x".into()], "".into(), Some("abc".into()))
+            (vec!["x".into()], String::new(), Some("abc".into()))
         );
     }
 
@@ -290,7 +290,11 @@ mod tests {
     fn without_stops_everything_leaves() {
         assert_eq!(
             run(&[], &["a", "", "b"]),
-            (vec!["a".into(), "".into(), "b".into()], "".into(), None)
+            (
+                vec!["a".into(), String::new(), "b".into()],
+                String::new(),
+                None
+            )
         );
     }
 

@@ -83,9 +83,26 @@ impl Candidates {
         &mut self.entries
     }
 
-    /// True while no candidate was dropped: then candidate `i` is token `i`.
-    pub(super) fn is_whole_vocabulary(&self) -> bool {
-        self.entries.len() == self.vocab_size
+    /// Replaces the logit of each candidate that `by_id` names with `change(logit, value)`. `by_id` is in order of id; ids
+    /// without a candidate are passed over.
+    pub(super) fn change<T>(&mut self, by_id: &[(TokenId, T)], change: impl Fn(f32, &T) -> f32) {
+        let is_whole_vocabulary = self.entries.len() == self.vocab_size;
+        if is_whole_vocabulary {
+            // Then candidate `i` is token `i`.
+            for (id, value) in by_id {
+                if let Some(entry) = self.entries.get_mut(*id as usize) {
+                    entry.logit = change(entry.logit, value);
+                }
+            }
+            return;
+        }
+        let mut rest = by_id.iter().peekable();
+        for entry in &mut self.entries {
+            while rest.next_if(|(id, _)| *id < entry.id).is_some() {}
+            if let Some((_, value)) = rest.next_if(|(id, _)| *id == entry.id) {
+                entry.logit = change(entry.logit, value);
+            }
+        }
     }
 
     /// The largest logit; negative infinity when every token is banned.

@@ -8,6 +8,7 @@
 mod candidates;
 mod dist;
 mod greedy;
+mod logit_bias;
 mod logprobs;
 mod min_p;
 mod options;
@@ -24,6 +25,7 @@ mod typical;
 use thiserror::Error;
 
 pub use self::candidates::{Candidate, Candidates};
+pub use self::logit_bias::LogitBias;
 pub use self::logprobs::{MAX_TOP_LOGPROBS, PositionLogprobs, TokenLogprob, validate_top_logprobs};
 pub use self::min_p::MinP;
 pub use self::options::{MAX_COUNT, OptionError, RepeatWindow, SamplingOptions};
@@ -61,6 +63,7 @@ pub struct SamplerChain {
     reason = "each variant is named after its struct, which is documented"
 )]
 pub enum Step {
+    LogitBias(LogitBias),
     Penalties(Penalties),
     TopK(TopK),
     Typical(Typical),
@@ -73,6 +76,7 @@ pub enum Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each variant is named after its step")]
 pub enum StepKind {
+    LogitBias,
     Penalties,
     TopK,
     Typical,
@@ -114,7 +118,8 @@ pub enum SamplingError {
 }
 
 /// The reference engine's order: truncation works on the model's own distribution, temperature comes last.
-pub const DEFAULT_ORDER: [StepKind; 6] = [
+pub const DEFAULT_ORDER: [StepKind; 7] = [
+    StepKind::LogitBias,
     StepKind::Penalties,
     StepKind::TopK,
     StepKind::Typical,
@@ -132,6 +137,18 @@ impl Sampler {
         context_len: usize,
     ) -> Result<Self, OptionError> {
         options.validate()?;
+        if let Some(&(id, _)) = options
+            .logit_bias
+            .iter()
+            .find(|&&(id, _)| id as usize >= vocab_size)
+        {
+            let expected = format!("for tokens below {vocab_size}");
+            return Err(OptionError::new(
+                "logit_bias",
+                expected,
+                format!("for token {id}"),
+            ));
+        }
         let seed = options.seed.unwrap_or_else(random_seed);
         Ok(Self {
             chain: SamplerChain::new(options, &DEFAULT_ORDER, context_len),
@@ -201,6 +218,8 @@ impl SamplerChain {
         let narrows = pick == Pick::Random || options.typical_p < 1.0;
         let steps =
             order.iter().filter_map(|kind| match kind {
+                StepKind::LogitBias => (!options.logit_bias.is_empty())
+                    .then(|| Step::LogitBias(LogitBias::new(options.logit_bias.clone()))),
                 StepKind::Penalties => penalties_of(options, context_len).map(Step::Penalties),
                 StepKind::TopK => {
                     (narrows && options.top_k > 0).then_some(Step::TopK(TopK { k: options.top_k }))
@@ -236,6 +255,7 @@ impl SamplerChain {
     pub fn apply(&self, candidates: &mut Candidates) {
         for step in &self.steps {
             match step {
+                Step::LogitBias(step) => step.apply(candidates),
                 Step::Penalties(step) => step.apply(candidates),
                 Step::TopK(step) => step.apply(candidates),
                 Step::Typical(step) => step.apply(candidates),

@@ -6,9 +6,13 @@ use std::fmt::Display;
 
 use thiserror::Error;
 
+use crate::TokenId;
+
 /// How a sequence draws its tokens. Every field has a neutral value at which its step leaves the chain altogether.
 #[derive(Clone, Debug, PartialEq)]
 pub struct SamplingOptions {
+    /// Added to the logits of single tokens; negative infinity bans one. Default none.
+    pub logit_bias: Vec<(TokenId, f32)>,
     /// Divides the logits; 0 picks the most likely token. 0 to 100, default 0.8.
     pub temperature: f32,
     /// Keeps this many of the most likely tokens; 0 keeps all. Default 40.
@@ -55,6 +59,7 @@ pub struct OptionError {
 impl Default for SamplingOptions {
     fn default() -> Self {
         Self {
+            logit_bias: Vec::new(),
             temperature: 0.8,
             top_k: 40,
             top_p: 0.95,
@@ -115,6 +120,18 @@ impl SamplingOptions {
             -MAX_PENALTY,
             MAX_PENALTY,
         )?;
+        if let Some((id, bias)) = self
+            .logit_bias
+            .iter()
+            .find(|(_, bias)| bias.is_nan() || *bias == f32::INFINITY)
+        {
+            let expected = "numbers below infinity";
+            return Err(OptionError::new(
+                "logit_bias",
+                expected,
+                format!("{bias} for token {id}"),
+            ));
+        }
         if let RepeatWindow::Last(n) = self.repeat_last_n
             && n > MAX_COUNT
         {
@@ -213,6 +230,12 @@ mod tests {
             );
         }
         assert_eq!(error_of(|o| o.repeat_penalty = 0.0), Some("repeat_penalty"));
+        for bad in [f32::NAN, f32::INFINITY] {
+            assert_eq!(
+                error_of(|o| o.logit_bias = vec![(0, f32::NEG_INFINITY), (1, bad)]),
+                Some("logit_bias")
+            );
+        }
         assert_eq!(error_of(|o| o.top_k = 1 << 31), Some("top_k"));
         assert_eq!(
             error_of(|o| o.repeat_last_n = RepeatWindow::Last(1 << 31)),

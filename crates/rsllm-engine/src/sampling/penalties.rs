@@ -54,21 +54,7 @@ impl Penalties {
 
     /// Lowers the logits of recent tokens.
     pub fn apply(&self, candidates: &mut Candidates) {
-        if candidates.is_whole_vocabulary() {
-            let entries = candidates.as_mut_slice();
-            for &(id, count) in &self.counts {
-                // Ids beyond the vocabulary cannot be drawn, so there is nothing to penalise.
-                if let Some(entry) = entries.get_mut(id as usize) {
-                    entry.logit = self.penalised(entry.logit, count);
-                }
-            }
-            return;
-        }
-        for entry in candidates.as_mut_slice() {
-            if let Ok(position) = self.counts.binary_search_by_key(&entry.id, |&(id, _)| id) {
-                entry.logit = self.penalised(entry.logit, self.counts[position].1);
-            }
-        }
+        candidates.change(&self.counts, |logit, &count| self.penalised(logit, count));
     }
 
     fn forget(&mut self, id: TokenId) {
@@ -160,7 +146,7 @@ mod tests {
         #[test]
         fn counts_follow_the_window(ids in prop::collection::vec(0_u32..6, 0..60), capacity in 0_usize..12, k in 1_usize..6) {
             let mut penalties = Penalties::new(1.5, 0.25, 0.5, capacity);
-            ids.iter().for_each(|&id| penalties.accept(id));
+            for &id in &ids { penalties.accept(id); }
             let window = &ids[ids.len().saturating_sub(capacity)..];
             let logits = [1.0, -1.0, 0.0, 2.0, -2.0, 3.0_f32];
             let expected: Vec<f32> = logits.iter().zip(0_u32..).map(|(&logit, id)| {

@@ -10,6 +10,7 @@ fn kinds(chain: &SamplerChain) -> Vec<StepKind> {
         .steps
         .iter()
         .map(|step| match step {
+            Step::LogitBias(_) => StepKind::LogitBias,
             Step::Penalties(_) => StepKind::Penalties,
             Step::TopK(_) => StepKind::TopK,
             Step::Typical(_) => StepKind::Typical,
@@ -55,6 +56,7 @@ fn neutral_options_leave_no_steps() {
 #[test]
 fn every_step_has_its_place_and_the_order_is_data() {
     let options = SamplingOptions {
+        logit_bias: vec![(3, 0.5)],
         repeat_penalty: 1.1,
         typical_p: 0.9,
         ..SamplingOptions::default()
@@ -184,6 +186,19 @@ fn the_default_chain_draws_its_distribution() {
 }
 
 #[test]
+fn a_bias_beyond_the_vocabulary_is_refused() {
+    let options = SamplingOptions {
+        logit_bias: vec![(3, 1.0)],
+        ..SamplingOptions::default()
+    };
+    assert!(Sampler::new(&options, 4, 16).is_ok());
+    assert_eq!(
+        Sampler::new(&options, 3, 16).unwrap_err().name,
+        "logit_bias"
+    );
+}
+
+#[test]
 fn bad_logits_are_errors_with_every_chain() {
     for options in [SamplingOptions::default(), SamplingOptions::greedy()] {
         let mut sampler = sampler(&options, 3);
@@ -234,6 +249,7 @@ fn any_options() -> impl Strategy<Value = SamplingOptions> {
             |((temperature, top_k), (top_p, min_p, typical_p), penalties, repeat_last_n, seed)| {
                 let (repeat_penalty, presence_penalty, frequency_penalty) = penalties;
                 SamplingOptions {
+                    logit_bias: Vec::new(),
                     temperature,
                     top_k,
                     top_p,

@@ -1,0 +1,235 @@
+//! A loaded model, as the bindings use it. Every method may be called from any thread; requests queue and run one after another
+//! on the engine thread.
+
+use std::path::Path;
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::time::Instant;
+
+use rsllm_gguf::Gguf;
+use rsllm_tokenizer::Tokenizer;
+
+use crate::TokenId;
+use crate::error::EngineError;
+use crate::generation::{CancelHandle, Generation};
+use crate::load::{self, EngineInfo};
+use crate::options::{GenerateOptions, LoadOptions};
+use crate::reply::Reply;
+use crate::sampling::{MAX_COUNT, OptionError, Sampler};
+use crate::stop::StopMatcher;
+use crate::thread::EngineThread;
+use crate::worker::{BenchJob, BenchTimes, Command, GenerateJob, LogitsJob};
+
+/// A loaded model and the thread that runs it.
+#[derive(Debug)]
+pub struct Engine {
+    info: EngineInfo,
+    tokenizer: Tokenizer,
+    /// Sorted.
+    end_tokens: Vec<TokenId>,
+    /// `None` once closed, so that the file's memory goes with the model's.
+    file: Mutex<Option<Arc<Gguf>>>,
+    thread: EngineThread,
+}
+
+/// What an engine consists of.
+pub(crate) struct EngineParts {
+    pub(crate) info: EngineInfo,
+    pub(crate) tokenizer: Tokenizer,
+    pub(crate) end_tokens: Vec<TokenId>,
+    pub(crate) file: Arc<Gguf>,
+    pub(crate) thread: EngineThread,
+}
+
+impl Engine {
+    /// Opens the file (any shard of a split one), checks it, and makes the model ready on the CPU.
+    pub fn load(path: impl AsRef<Path>, options: &LoadOptions) -> Result<Self, EngineError> {
+        load::load(path.as_ref(), options)
+    }
+
+    pub(crate) fn from_parts(parts: EngineParts) -> Self {
+        let EngineParts {
+            info,
+            tokenizer,
+            end_tokens,
+            file,
+            thread,
+        } = parts;
+        Self {
+            info,
+            tokenizer,
+            end_tokens,
+            file: Mutex::new(Some(file)),
+            thread,
+        }
+    }
+
+    /// What was loaded, and how.
+    pub fn info(&self) -> &EngineInfo {
+        &self.info
+    }
+
+    /// The file's tokenizer.
+    pub fn tokenizer(&self) -> Result<&Tokenizer, EngineError> {
+        if self.thread.is_open() {
+            Ok(&self.tokenizer)
+        } else {
+            Err(EngineError::Closed)
+        }
+    }
+
+    /// Tokens that end a generation, sorted.
+    pub fn end_tokens(&self) -> &[TokenId] {
+        &self.end_tokens
+    }
+
+    /// The file, with its metadata.
+    pub fn file(&self) -> Result<Arc<Gguf>, EngineError> {
+        self.file_slot().clone().ok_or(EngineError::Closed)
+    }
+
+    /// Queues a generation that continues `prompt`. Options and prompt are checked here, before anything runs.
+    pub fn generate(
+        &self,
+        prompt: Vec<TokenId>,
+        options: GenerateOptions,
+    ) -> Result<Generation, EngineError> {
+        options.validate()?;
+        self.check_ids(&prompt)?;
+        let GenerateOptions {
+            max_tokens,
+            mut sampling,
+            stop,
+            logprobs,
+            ignore_eos,
+        } = options;
+        if ignore_eos {
+            sampling
+                .logit_bias
+                .extend(self.end_tokens.iter().map(|&id| (id, f32::NEG_INFINITY)));
+        }
+        let sampler = Sampler::new(&sampling, self.info.vocab_size, self.info.context)?;
+        let stop = StopMatcher::new(stop)?;
+        let (events, received) = mpsc::channel();
+        let abort = Arc::new(AtomicBool::new(false));
+        let cancel = CancelHandle::new(Arc::clone(&abort));
+        let generation = Generation::new(received, cancel, sampler.seed(), prompt.len());
+        let job = GenerateJob {
+            prompt,
+            max_tokens,
+            logprobs,
+            sampler,
+            stop,
+            events,
+            abort,
+            queued: Instant::now(),
+        };
+        self.thread.send(Command::Generate(job))?;
+        Ok(generation)
+    }
+
+    /// Logits of every position, `[n_ids, vocab_size]`, all taking the prefill product.
+    pub fn logits(&self, ids: Vec<TokenId>) -> Result<Reply<Vec<f32>>, EngineError> {
+        let n_prefill = ids.len();
+        self.decode_logits(ids, n_prefill)
+    }
+
+    /// Logits of every position, `[n_ids, vocab_size]`; positions from `n_prefill` on take the decode product, one step each.
+    pub fn decode_logits(
+        &self,
+        ids: Vec<TokenId>,
+        n_prefill: usize,
+    ) -> Result<Reply<Vec<f32>>, EngineError> {
+        self.check_ids(&ids)?;
+        if n_prefill > ids.len() {
+            return Err(
+                OptionError::new("prompt", format!("from 0 to {}", ids.len()), n_prefill).into(),
+            );
+        }
+        let (answer, abort, reply) = new_reply();
+        self.thread.send(Command::Logits(LogitsJob {
+            ids,
+            n_prefill,
+            answer,
+            abort,
+        }))?;
+        Ok(reply)
+    }
+
+    /// Measures prefill of `n_prompt` tokens and decoding of `n_generate` tokens, each behind `depth` tokens of context.
+    pub fn bench(
+        &self,
+        n_prompt: usize,
+        n_generate: usize,
+        depth: usize,
+    ) -> Result<Reply<BenchTimes>, EngineError> {
+        for (name, value) in [
+            ("prompt", n_prompt),
+            ("generate", n_generate),
+            ("depth", depth),
+        ] {
+            if value > MAX_COUNT {
+                return Err(OptionError::new(name, format!("from 0 to {MAX_COUNT}"), value).into());
+            }
+        }
+        let prompt_tokens = depth + n_prompt.max(n_generate);
+        self.check_length(prompt_tokens)?;
+        let (answer, abort, reply) = new_reply();
+        self.thread.send(Command::Bench(BenchJob {
+            n_prompt,
+            n_generate,
+            depth,
+            answer,
+            abort,
+        }))?;
+        Ok(reply)
+    }
+
+    /// Interrupts what runs, and waits until the thread is gone and the model's memory is free. What is queued fails with
+    /// [`EngineError::Closed`]. Closing twice does nothing.
+    pub fn close(&self) {
+        self.thread.close();
+        self.file_slot().take();
+    }
+
+    /// True until the engine is closed.
+    pub fn is_open(&self) -> bool {
+        self.thread.is_open()
+    }
+
+    fn check_ids(&self, ids: &[TokenId]) -> Result<(), EngineError> {
+        if ids.is_empty() {
+            return Err(EngineError::EmptyPrompt);
+        }
+        self.check_length(ids.len())?;
+        let vocab_size = self.info.vocab_size;
+        match ids.iter().find(|&&id| id as usize >= vocab_size) {
+            Some(&id) => Err(EngineError::TokenOutOfRange { id, vocab_size }),
+            None => Ok(()),
+        }
+    }
+
+    fn check_length(&self, prompt_tokens: usize) -> Result<(), EngineError> {
+        let context = self.info.context;
+        if prompt_tokens > context {
+            return Err(EngineError::ContextLength {
+                prompt_tokens,
+                context,
+            });
+        }
+        Ok(())
+    }
+
+    fn file_slot(&self) -> MutexGuard<'_, Option<Arc<Gguf>>> {
+        // Nothing panics while it is held.
+        self.file.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+type AnswerSender<T> = mpsc::Sender<Result<T, EngineError>>;
+
+fn new_reply<T>() -> (AnswerSender<T>, Arc<AtomicBool>, Reply<T>) {
+    let (sender, receiver) = mpsc::channel();
+    let abort = Arc::new(AtomicBool::new(false));
+    (sender, Arc::clone(&abort), Reply::new(receiver, abort))
+}

@@ -1,0 +1,93 @@
+//! Why the engine could not do what was asked.
+
+use rsllm_gguf::GgufError;
+use rsllm_model::ModelError;
+use rsllm_tensor::BackendError;
+use rsllm_tokenizer::TokenizerError;
+
+use crate::TokenId;
+use crate::sampling::{OptionError, SamplingError};
+
+/// One variant a cause. Errors of the crates below are passed on as they are.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum EngineError {
+    /// The model file.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    /// The tokenizer part of the file.
+    #[error(transparent)]
+    Tokenizer(#[from] TokenizerError),
+    /// The model itself.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// The device that computes.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    /// An option outside its range.
+    #[error(transparent)]
+    Option(#[from] OptionError),
+    /// No token could be drawn.
+    #[error(transparent)]
+    Sampling(#[from] SamplingError),
+    /// The prompt is longer than the context.
+    #[error("the prompt has {prompt_tokens} tokens, but the context has room for {context}")]
+    ContextLength {
+        /// Tokens of the prompt.
+        prompt_tokens: usize,
+        /// Tokens of the context.
+        context: usize,
+    },
+    /// The KV cache of the context does not fit the free memory.
+    #[error(
+        "a context of {context} tokens needs {kv_bytes} bytes, but {free_bytes} are free; the largest that fits is {fits}"
+    )]
+    ContextMemory {
+        /// Tokens asked for, or the fewest that are useful.
+        context: usize,
+        /// Their KV cache.
+        kv_bytes: u64,
+        /// Free memory.
+        free_bytes: u64,
+        /// Tokens that would fit.
+        fits: usize,
+    },
+    /// A request without tokens has nothing to continue.
+    #[error("the prompt has no tokens; there must be at least one")]
+    EmptyPrompt,
+    /// A token id outside the vocabulary.
+    #[error("token id {id} is outside the vocabulary of {vocab_size}")]
+    TokenOutOfRange {
+        /// The id.
+        id: TokenId,
+        /// Tokens of the vocabulary.
+        vocab_size: usize,
+    },
+    /// The vocabulary of the tokenizer and the output of the model differ.
+    #[error("the tokenizer has {tokenizer} tokens, but the model computes logits for {model}")]
+    VocabularyMismatch {
+        /// Tokens of the tokenizer.
+        tokenizer: usize,
+        /// Rows of the output matrix.
+        model: usize,
+    },
+    /// The engine thread could not be started.
+    #[error("cannot start the engine thread")]
+    Thread(#[source] std::io::Error),
+    /// Code of the engine panicked while it served this request; others are not affected.
+    #[error("internal error in the engine: {message}")]
+    Panicked {
+        /// What the panic said.
+        message: String,
+    },
+    /// The engine was closed.
+    #[error("the model is closed")]
+    Closed,
+}
+
+impl EngineError {
+    /// True when the work was abandoned because the caller, or the engine's owner, no longer wanted it.
+    pub(crate) fn is_abort(&self) -> bool {
+        matches!(self, Self::Model(ModelError::Aborted))
+    }
+}

@@ -1,0 +1,183 @@
+//! From a path to a running engine: opens and checks the file, chooses context and threads, binds the model, starts the thread.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Instant;
+
+use rsllm_cpu::{CpuBackend, Isa};
+use rsllm_gguf::{Gguf, OpenOptions};
+use rsllm_model::{Model, ModelOptions, PAGE_LEN, kv_bytes_per_token};
+use rsllm_tokenizer::Tokenizer;
+
+use crate::context::ContextQuery;
+use crate::cores::usable_cores;
+use crate::engine::{Engine, EngineParts};
+use crate::error::EngineError;
+use crate::forward::Limits;
+use crate::generation::nanoseconds;
+use crate::loaded::LoadedModel;
+use crate::memory::available_bytes;
+use crate::options::LoadOptions;
+use crate::sampling::OptionError;
+use crate::thread::EngineThread;
+use crate::worker::{Control, Worker};
+
+/// What was loaded, and how.
+#[derive(Clone, Debug)]
+pub struct EngineInfo {
+    /// `general.architecture`.
+    pub architecture: String,
+    /// `general.name`, where the file has one.
+    pub name: Option<String>,
+    /// Tokens of the context.
+    pub context: usize,
+    /// Why it is so long.
+    pub context_reason: String,
+    /// The context the model was trained for.
+    pub training_context: usize,
+    /// Threads that compute.
+    pub threads: usize,
+    /// Instruction set of the kernels.
+    pub isa: Isa,
+    /// Element type of the KV cache.
+    pub kv_type: &'static str,
+    /// Bytes of the bound tensors, in the mapping.
+    pub weight_bytes: u64,
+    /// Bytes of the KV cache when the context is full.
+    pub kv_bytes: u64,
+    /// Bytes of activations and scratch.
+    pub scratch_bytes: u64,
+    /// Nanoseconds from the call to a model that is ready.
+    pub load_ns: u64,
+    /// Tokens of the vocabulary.
+    pub vocab_size: usize,
+    /// Width of the residual stream.
+    pub embed_dim: usize,
+    /// Layers.
+    pub n_layers: usize,
+    /// Bytes of all files of the model.
+    pub file_bytes: u64,
+    /// Bytes of weights read to decode one token.
+    pub decode_bytes_per_token: u64,
+    /// Values in all tensors.
+    pub parameters: u64,
+    /// What is odd about the file and was worked around.
+    pub warnings: Vec<String>,
+}
+
+/// Tokens of a prefill step. Large enough that unpacking a weight panel is a small part of its product.
+const MAX_ROWS: usize = 512;
+/// Rows of logits of a step, for requests that want those of every position. Bounds their memory: 64 MiB at 262,144 tokens.
+const MAX_OUTPUTS: usize = 64;
+/// Beyond any machine; a slip of the keyboard is an error, not ten thousand threads.
+const MAX_THREADS: usize = 4096;
+
+/// Loads a model and starts its engine.
+pub(crate) fn load(path: &Path, options: &LoadOptions) -> Result<Engine, EngineError> {
+    let start = Instant::now();
+    let threads = match options.threads {
+        Some(n) if n == 0 || n > MAX_THREADS => {
+            return Err(OptionError::new("threads", format!("from 1 to {MAX_THREADS}"), n).into());
+        }
+        Some(n) => n,
+        None => usable_cores(),
+    };
+    let file = Gguf::open_with(path, OpenOptions::default().with_mmap(options.mmap))?;
+    let config = Model::config_of(&file)?;
+    let tokenizer = Tokenizer::from_metadata(file.metadata())?;
+    let choice = ContextQuery {
+        requested: options.context,
+        training_context: config.context_len,
+        kv_bytes_per_token: kv_bytes_per_token(&config, options.kv_type),
+        free_bytes: available_bytes(),
+        // Weights that were read instead of mapped have taken their memory already.
+        weight_bytes: if options.mmap { file.file_bytes() } else { 0 },
+        page_len: PAGE_LEN,
+    }
+    .choose()?;
+
+    let backend = CpuBackend::new(options.isa.unwrap_or_else(Isa::detect), threads)?;
+    let isa = backend.isa();
+    let max_rows = MAX_ROWS.min(choice.context);
+    let max_outputs = MAX_OUTPUTS.min(max_rows);
+    let model_options = ModelOptions {
+        kv_tokens: choice.context,
+        kv_type: options.kv_type,
+        max_rows,
+        max_outputs,
+        max_sequences: 1,
+    };
+    let model = Model::load(&file, backend, &model_options)?;
+    let vocab_size = model.vocab_size();
+    if tokenizer.vocab_size() != vocab_size {
+        return Err(EngineError::VocabularyMismatch {
+            tokenizer: tokenizer.vocab_size(),
+            model: vocab_size,
+        });
+    }
+    let limits = Limits {
+        vocab_size,
+        context: choice.context,
+        max_rows,
+        max_outputs,
+    };
+    let memory = model.memory();
+    let mut warnings: Vec<String> = tokenizer
+        .warnings()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    if !model.unused_tensors().is_empty() {
+        warnings.push(format!(
+            "tensors without a use here: {}",
+            model.unused_tensors().join(", ")
+        ));
+    }
+    let control = Arc::new(Control::default());
+    let end_tokens = tokenizer.end_of_generation().to_vec();
+    let worker = Worker {
+        model: LoadedModel::new(model, limits)?,
+        tokenizer: tokenizer.clone(),
+        end_tokens: end_tokens.clone(),
+        logits: vec![0.0; max_outputs * vocab_size],
+        control: Arc::clone(&control),
+    };
+    let thread = EngineThread::spawn(control, move |commands| worker.run(&commands))?;
+    let info = EngineInfo {
+        architecture: config.architecture.to_owned(),
+        name: file
+            .metadata()
+            .opt_str("general.name")
+            .ok()
+            .flatten()
+            .map(str::to_owned),
+        context: choice.context,
+        context_reason: choice.reason,
+        training_context: config.context_len,
+        threads,
+        isa,
+        kv_type: options.kv_type.name(),
+        weight_bytes: memory.weights.total,
+        kv_bytes: memory.kv,
+        scratch_bytes: memory.scratch,
+        load_ns: nanoseconds(start.elapsed()),
+        vocab_size,
+        embed_dim: config.embed_dim,
+        n_layers: config.layers.len(),
+        file_bytes: file.file_bytes(),
+        decode_bytes_per_token: memory.weights.per_token,
+        parameters: file
+            .tensors()
+            .iter()
+            .map(rsllm_gguf::TensorInfo::n_elements)
+            .sum(),
+        warnings,
+    };
+    Ok(Engine::from_parts(EngineParts {
+        info,
+        tokenizer,
+        end_tokens,
+        file: Arc::new(file),
+        thread,
+    }))
+}

@@ -1,0 +1,64 @@
+//! What callers ask of the engine: how to load a model, and how to continue a prompt.
+
+use rsllm_cpu::Isa;
+use rsllm_tensor::KvType;
+
+use crate::sampling::{MAX_COUNT, OptionError, SamplingOptions, validate_top_logprobs};
+
+/// How to load a model.
+#[derive(Clone, Debug)]
+pub struct LoadOptions {
+    /// Threads that compute, the engine's own included; `None` = the physical cores this process may use.
+    pub threads: Option<usize>,
+    /// Tokens of context; `None` = what the model and half of the free memory allow.
+    pub context: Option<usize>,
+    /// Element type of the KV cache.
+    pub kv_type: KvType,
+    /// Instruction set of the kernels; `None` = the best this processor has.
+    pub isa: Option<Isa>,
+    /// Map the file (the default) or read it into memory.
+    pub mmap: bool,
+}
+
+/// How to continue a prompt.
+#[derive(Clone, Debug, Default)]
+pub struct GenerateOptions {
+    /// Most tokens to generate; `None` = until the context is full.
+    pub max_tokens: Option<usize>,
+    /// How tokens are drawn.
+    pub sampling: SamplingOptions,
+    /// Texts before which the generation ends.
+    pub stop: Vec<String>,
+    /// Report log-probabilities, with this many alternatives a token.
+    pub logprobs: Option<usize>,
+    /// Never draw an end-of-generation token.
+    pub ignore_eos: bool,
+}
+
+impl Default for LoadOptions {
+    fn default() -> Self {
+        Self {
+            threads: None,
+            context: None,
+            kv_type: KvType::F16,
+            isa: None,
+            mmap: true,
+        }
+    }
+}
+
+impl GenerateOptions {
+    /// Checks what the sampler and the stop matcher do not check themselves.
+    pub(crate) fn validate(&self) -> Result<(), OptionError> {
+        if let Some(n) = self.max_tokens
+            && n > MAX_COUNT
+        {
+            return Err(OptionError::new(
+                "max_tokens",
+                format!("from 0 to {MAX_COUNT}"),
+                n,
+            ));
+        }
+        self.logprobs.map_or(Ok(()), validate_top_logprobs)
+    }
+}

@@ -1,0 +1,183 @@
+//! One mutable timeline: its tokens, how many of them are evaluated, its sampler and its text. It decides what is evaluated next
+//! and when it is over; it neither waits nor measures time.
+
+use std::sync::atomic::AtomicBool;
+
+use crate::TokenId;
+use crate::error::EngineError;
+use crate::forward::{Forward, Outputs, Phase, SequenceStep};
+use crate::generation::{FinishReason, Piece};
+use crate::sampling::Sampler;
+use crate::text::TextStream;
+
+/// A sequence between its prompt and its end.
+pub(crate) struct Sequence<'t> {
+    /// Prompt and generated tokens.
+    ids: Vec<TokenId>,
+    n_prompt: usize,
+    /// Tokens whose KV is there.
+    n_evaluated: usize,
+    context: usize,
+    max_tokens: Option<usize>,
+    /// Alternatives to report a token.
+    logprobs: Option<usize>,
+    /// Sorted.
+    end_tokens: &'t [TokenId],
+    sampler: Sampler,
+    text: TextStream,
+}
+
+/// What a sequence is made of.
+pub(crate) struct SequenceParts<'t> {
+    pub(crate) prompt: Vec<TokenId>,
+    pub(crate) context: usize,
+    pub(crate) max_tokens: Option<usize>,
+    pub(crate) logprobs: Option<usize>,
+    pub(crate) end_tokens: &'t [TokenId],
+    pub(crate) sampler: Sampler,
+    pub(crate) text: TextStream,
+}
+
+impl<'t> Sequence<'t> {
+    /// A sequence about to be prefilled. Takes all memory it will need.
+    pub(crate) fn new(parts: SequenceParts<'t>) -> Self {
+        let SequenceParts {
+            prompt: mut ids,
+            context,
+            max_tokens,
+            logprobs,
+            end_tokens,
+            mut sampler,
+            text,
+        } = parts;
+        for &id in &ids {
+            sampler.accept(id);
+        }
+        let n_prompt = ids.len();
+        // The token after the last position of the context is drawn but never evaluated.
+        let room = (context + 1).saturating_sub(n_prompt);
+        ids.reserve_exact(max_tokens.map_or(room, |n| n.min(room)));
+        Self {
+            ids,
+            n_prompt,
+            n_evaluated: 0,
+            context,
+            max_tokens,
+            logprobs,
+            end_tokens,
+            sampler,
+            text,
+        }
+    }
+
+    /// Evaluates the prompt, chunk by chunk; leaves the logits of its last token in the front of `logits`.
+    pub(crate) fn prefill(
+        &mut self,
+        model: &mut impl Forward,
+        logits: &mut [f32],
+        abort: &AtomicBool,
+    ) -> Result<(), EngineError> {
+        let max_rows = model.limits().max_rows;
+        while self.n_evaluated < self.n_prompt {
+            let end = self.n_prompt.min(self.n_evaluated + max_rows);
+            let outputs = if end == self.n_prompt {
+                Outputs::Last
+            } else {
+                Outputs::None
+            };
+            self.evaluate(end, Phase::Prefill, outputs, model, logits, abort)?;
+        }
+        Ok(())
+    }
+
+    /// Evaluates the last token.
+    pub(crate) fn decode(
+        &mut self,
+        model: &mut impl Forward,
+        logits: &mut [f32],
+        abort: &AtomicBool,
+    ) -> Result<(), EngineError> {
+        self.evaluate(
+            self.ids.len(),
+            Phase::Decode,
+            Outputs::Last,
+            model,
+            logits,
+            abort,
+        )
+    }
+
+    /// True when no token may be drawn at all.
+    pub(crate) fn is_over_before_it_starts(&self) -> bool {
+        self.max_tokens == Some(0)
+    }
+
+    /// Draws the next token from `logits`, `[vocab_size]`. Returns why the sequence is over, or `None` when the token has to be
+    /// evaluated next.
+    pub(crate) fn draw(&mut self, logits: &[f32]) -> Result<Option<FinishReason>, EngineError> {
+        let id = self.sampler.sample(logits)?;
+        if self.end_tokens.binary_search(&id).is_ok() {
+            return Ok(Some(FinishReason::Stop));
+        }
+        let logprobs = match self.logprobs {
+            Some(n_top) => Some(self.sampler.logprobs(logits, id, n_top)?),
+            None => None,
+        };
+        self.sampler.accept(id);
+        self.ids.push(id);
+        let stopped = self.text.push(id, logprobs);
+        Ok(if stopped {
+            Some(FinishReason::Stop)
+        } else if self.max_tokens.is_some_and(|max| self.n_generated() >= max) {
+            Some(FinishReason::Length)
+        } else if self.ids.len() > self.context {
+            Some(FinishReason::Context)
+        } else {
+            None
+        })
+    }
+
+    /// Text that may leave.
+    pub(crate) fn take_piece(&mut self) -> Option<Piece> {
+        self.text.take()
+    }
+
+    /// What is left at the end.
+    pub(crate) fn finish(&mut self) -> Option<Piece> {
+        self.text.finish()
+    }
+
+    /// The stop string that was found.
+    pub(crate) fn stop_text(&self) -> Option<&str> {
+        self.text.found()
+    }
+
+    /// Tokens drawn so far, without an end-of-generation token.
+    pub(crate) fn n_generated(&self) -> usize {
+        self.ids.len() - self.n_prompt
+    }
+
+    fn evaluate(
+        &mut self,
+        end: usize,
+        phase: Phase,
+        outputs: Outputs,
+        model: &mut impl Forward,
+        logits: &mut [f32],
+        abort: &AtomicBool,
+    ) -> Result<(), EngineError> {
+        let ids = &self.ids[self.n_evaluated..end];
+        model.forward(
+            &SequenceStep {
+                phase,
+                ids,
+                first_index: self.n_evaluated,
+                outputs,
+            },
+            logits,
+            abort,
+        )?;
+        self.n_evaluated = end;
+        Ok(())
+    }
+}
