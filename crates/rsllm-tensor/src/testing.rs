@@ -1,1 +1,0 @@
-//! The suite every backend must pass.
