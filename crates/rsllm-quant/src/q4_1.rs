@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn quantiser_keeps_its_error_bound() {
-        testing::check_quantize_error::<BlockQ4_1>(1.0 / 15.0);
+        testing::check_quantize_error::<BlockQ4_1>(0.5 / 15.0);
     }
 
     #[test]

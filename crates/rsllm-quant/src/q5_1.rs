@@ -99,7 +99,7 @@ mod tests {
 
     #[test]
     fn quantiser_keeps_its_error_bound() {
-        testing::check_quantize_error::<BlockQ5_1>(1.0 / 31.0);
+        testing::check_quantize_error::<BlockQ5_1>(0.5 / 31.0);
     }
 
     #[test]
