@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 N_BLOCKS = 64
-# Where a block has f16 scales: random ones, so that infinities, NaN and subnormals occur.
 TYPES = ["F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"]
 
 
