@@ -147,6 +147,10 @@ class Model:
         """The text of token ids; bytes that are not valid UTF-8 become U+FFFD."""
         return self._open_engine().detokenize(_ids(ids), render_special=render_special)
 
+    def token_bytes(self, id: int) -> bytes:
+        """The bytes that one token stands for; they need not be valid UTF-8 by themselves."""
+        return self._open_engine().token_bytes(id)
+
     def logits(self, tokens: Iterable[int]) -> NDArray[numpy.float32]:
         """The model's raw scores, `(n, vocab_size)` float32: row i is the prediction after token i."""
         import numpy

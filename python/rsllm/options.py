@@ -190,7 +190,7 @@ _TABLE = (
     Option(
         "max_tokens",
         None,
-        "most tokens to generate; None = until the context is full",
+        "most tokens to generate; unset = until the context is full",
         f"None or a whole number from 0 to {MAX_TOKENS_LIMIT}",
         _integer(0, MAX_TOKENS_LIMIT, none=True),
         int,
@@ -270,7 +270,7 @@ _TABLE = (
     Option(
         "seed",
         None,
-        "same seed, same prompt, same options: same text; None = random",
+        "same seed, same prompt, same options: same text; unset = random",
         f"None or a whole number from 0 to {SEED_LIMIT}",
         _integer(0, SEED_LIMIT, none=True),
         int,

@@ -7,7 +7,6 @@ one layer. The core cancels when its `Generation` is dropped, so `TokenStream` n
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -15,6 +14,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 if TYPE_CHECKING:
+    import asyncio  # takes longer to import than this whole package; synchronous use never needs it
+
     _Piece = tuple[str, list[int], list[dict[str, Any]] | None]
 
 __all__ = ["AsyncTokenStream", "Logprob", "Reply", "Stats", "Token", "TokenStream"]
@@ -250,6 +251,8 @@ class AsyncTokenStream(AsyncIterator[Token]):
         if self._done:
             raise StopAsyncIteration
         if self._pump is None:
+            import asyncio
+
             self._pump = _Pump(self._generation, asyncio.get_running_loop())
         try:
             item = await self._pump.get()
@@ -312,6 +315,8 @@ class _Pump:
     """The thread behind an `AsyncTokenStream`. It holds no reference to the stream, so the stream can be collected."""
 
     def __init__(self, generation: GenerationLike, loop: asyncio.AbstractEventLoop) -> None:
+        import asyncio
+
         self._generation = generation
         self._loop = loop
         self._queue: asyncio.Queue[Token | BaseException | None] = asyncio.Queue()

@@ -21,6 +21,8 @@ BOS, EOS, IM_START, IM_END = 256, 257, 258, 259
 SPECIAL = {"<s>": BOS, "</s>": EOS, "<|im_start|>": IM_START, "<|im_end|>": IM_END}
 TEXTS = {id: text for text, id in SPECIAL.items()}
 VOCAB_SIZE = 260
+SCRIPT = ("Hello", ", ", "wörld", " 😀")
+WHOLE = "".join(SCRIPT)
 
 CHATML = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}{% endfor %}"
@@ -32,7 +34,7 @@ CHATML = (
 class Behaviour:
     """How the next engines behave. One global, reset by the fixture."""
 
-    script: list[str] = field(default_factory=lambda: ["Hello", ", ", "wörld", " 😀"])
+    script: list[str] = field(default_factory=lambda: list(SCRIPT))
     delay: float = 0.0
     endless: bool = False
     fail_after: int | None = None
@@ -44,6 +46,14 @@ class Behaviour:
 
 
 behaviour = Behaviour()
+
+
+def bytes_of(id: int) -> bytes:
+    return TEXTS[id].encode() if id > 255 else bytes([id])
+
+
+def text_of(ids: list[int]) -> str:
+    return b"".join(map(bytes_of, ids)).decode(errors="replace")
 
 
 class Engine:
@@ -129,12 +139,10 @@ class Engine:
 
     def detokenize(self, ids: list[int], *, render_special: bool = True) -> str:
         self._check()
-        return b"".join(b"" if id > 255 and not render_special else self.token_bytes(id) for id in ids).decode(
-            errors="replace"
-        )
+        return text_of(ids if render_special else [id for id in ids if id < 256])
 
     def token_bytes(self, id: int) -> bytes:
-        return TEXTS[id].encode() if id > 255 else bytes([id])
+        return bytes_of(id)
 
     def logits(self, ids: list[int]) -> bytearray:
         self._check()

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import rsllm
-from tests.unit.test_model import WHOLE
+from tests.unit.fake_core import WHOLE
 
 
 async def test_astream_equals_stream(model: rsllm.Model) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 import rsllm
 from rsllm.errors import ContextLengthError, OptionError, TemplateError
-from tests.unit.test_model import WHOLE
+from tests.unit.fake_core import WHOLE
 
 
 def sent(core: Any, index: int = -1) -> str:

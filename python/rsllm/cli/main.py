@@ -1,0 +1,121 @@
+"""The command `rsllm`: its subcommands, and what becomes of errors.
+
+Exit codes: 0 success, 1 failure, 2 a mistake on the command line (unknown option, value out of range), 130 Ctrl-C. An
+error is one line on standard error, with a second one where there is something to do about it; `RSLLM_DEBUG=1` adds
+the traceback. A reader that goes away (`rsllm run … | head`) ends the command without a word.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from rsllm.cli.common import HELP_OPTIONS
+from rsllm.config import config
+from rsllm.errors import OptionError, RsllmError
+
+__all__ = ["cli", "main"]
+
+_COMMANDS = ("run", "show", "tokenize", "bench", "doctor")
+
+_EXIT_FAILURE = 1
+_EXIT_USAGE = 2
+_EXIT_INTERRUPTED = 130
+
+
+class _Cli(click.Group):
+    """Imports a command's module when it is called, and turns errors into messages and exit codes."""
+
+    def list_commands(self, context: click.Context) -> list[str]:
+        return list(_COMMANDS)
+
+    def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        if name not in _COMMANDS:
+            return None
+        command: click.Command = importlib.import_module(f"rsllm.cli.{name}").command
+        return command
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        if not standalone_mode:
+            return super().main(args, prog_name, complete_var, False, **extra)
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):
+                stream.reconfigure(errors="replace")  # a terminal without é is no reason to stop
+        try:
+            code = super().main(args, prog_name, complete_var, False, **extra)
+        except (click.Abort, KeyboardInterrupt):
+            code = _EXIT_INTERRUPTED
+        except Exception as error:
+            code = _report(error)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _version(context: click.Context, parameter: click.Parameter, asked: bool) -> None:
+    if asked:
+        import rsllm
+
+        click.echo(f"rsllm {rsllm.__version__}")
+        context.exit()
+
+
+@click.group(
+    cls=_Cli,
+    context_settings=HELP_OPTIONS,
+    epilog='Shell completion: eval "$(_RSLLM_COMPLETE=bash_source rsllm)", or zsh_source, or fish_source.',
+)
+@click.option(
+    "-v", "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Show the version."
+)
+def cli() -> None:
+    """Run large language models on this machine.
+
+    \b
+    Examples:
+      rsllm run demo "Why is the sky blue?"
+      rsllm run ./model.gguf
+      rsllm show demo
+    """
+
+
+def main() -> None:
+    """The entry point of the installed script."""
+    cli(prog_name="rsllm")
+
+
+def _report(error: Exception) -> int:
+    """Say what went wrong; the exit code."""
+    if config().debug:
+        import traceback
+
+        traceback.print_exception(error)
+    hint = None
+    code = _EXIT_FAILURE
+    if isinstance(error, click.UsageError):
+        message, code = error.format_message(), _EXIT_USAGE
+        hint = f"Try '{error.ctx.command_path} --help'." if error.ctx is not None else None
+    elif isinstance(error, click.ClickException):
+        message, code = error.format_message(), error.exit_code
+    elif isinstance(error, RsllmError):
+        message, hint = str(error), error.hint
+        code = _EXIT_USAGE if isinstance(error, OptionError) else _EXIT_FAILURE
+    elif isinstance(error, OSError):
+        message = f"{error.strerror}: {error.filename}" if error.filename else str(error)
+    else:
+        message = f"internal error: {type(error).__name__}: {error}"
+        hint = "This is a fault of rsllm; RSLLM_DEBUG=1 shows where."
+    click.echo(f"Error: {message}", err=True)
+    if hint:
+        click.echo(hint, err=True)
+    return code
