@@ -162,6 +162,7 @@ def test_on_a_terminal_with_history_and_ctrl_c(tmp_path: Path) -> None:
         stderr=child,
         env={**os.environ, "RSLLM_HISTORY": str(history), "TERM": "dumb"},
         start_new_session=True,
+        cwd=Path(__file__).parents[2],
         preexec_fn=lambda: _control(0),
     )
     os.close(child)

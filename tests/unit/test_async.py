@@ -9,6 +9,7 @@ import sys
 import textwrap
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,7 +117,12 @@ def test_an_unfinished_stream_does_not_keep_the_interpreter_alive() -> None:
     )
     started = time.monotonic()
     run = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, timeout=20, stdin=subprocess.DEVNULL
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        timeout=20,
+        stdin=subprocess.DEVNULL,
+        cwd=Path(__file__).parents[2],
     )
     assert (run.stdout, run.stderr, run.returncode) == ("Hello\n", "", 0)
     assert time.monotonic() - started < 15
