@@ -1,0 +1,158 @@
+"""rsllm against its peers, side by side on one GGUF: interleaved runs, medians, spread and ratios.
+
+    python -m benches.compare MODEL.gguf                           every engine that is installed
+    python -m benches.compare MODEL.gguf --engines rsllm,llama-avx2 --threads 2 --repetitions 5
+    python -m benches.compare MODEL.gguf --resume                  only what the record does not have yet
+    python -m benches.compare MODEL.gguf --show                    the tables of the record, nothing run
+
+Run it with an interpreter that has rsllm installed as users get it (release profile). Engines take turns within each
+repetition, and all others are stopped meanwhile; a run during which other processes used more than a fifth of a core is
+repeated, twice at most, and marked when it stays so. The record is one JSON file a model and day under
+`benches/record/<machine>/`; it is written after every repetition, so an interrupted comparison goes on with `--resume`.
+Sessions differ more than repetitions do: compare figures of one record only.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benches.engines import ENGINES, EngineError, Worker
+from benches.record import Record, machine, record_path
+from benches.tables import print_tables
+
+FOREIGN_CORES = 0.2
+REPEATS = 2
+TIMEOUT_SECONDS = 900
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One test: a prompt of `tokens`, or `tokens` generated after `depth` others."""
+
+    kind: str
+    tokens: int
+    depth: int = 0
+
+    @property
+    def name(self) -> str:
+        """As the tables print it."""
+        return f"{self.kind} {self.tokens}" + (f" at {self.depth}" if self.depth else "")
+
+
+CELLS = (Cell("prefill", 128), Cell("prefill", 512), Cell("decode", 64), Cell("decode", 64, 2048))
+
+
+def main() -> int:
+    """Runs the comparison and prints the tables."""
+    arguments = parse_arguments()
+    path = arguments.record or record_path(arguments.model, datetime.now(UTC).date())
+    if arguments.show or arguments.resume:
+        record = Record.read(path)
+    else:
+        record = Record.new(path, arguments.model)
+    if not arguments.show:
+        for threads in arguments.threads:
+            compare(record, arguments, threads)
+    print_tables(record)
+    print(f"\n{path}")
+    return 0
+
+
+def parse_arguments() -> argparse.Namespace:
+    """The command line, with lists as lists."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benches.compare", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("model", type=Path)
+    parser.add_argument("--engines", help=f"of {', '.join(ENGINES)}; separated by commas")
+    parser.add_argument("--threads", default="1,2", help="thread counts, separated by commas")
+    parser.add_argument("--cells", default=",".join(cell.name for cell in CELLS), help="tests, separated by commas")
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--resume", action="store_true", help="add to the record what it does not have yet")
+    parser.add_argument("--show", action="store_true", help="only print the record")
+    parser.add_argument("--record", type=Path, help="the record's file, when not the usual one")
+    arguments = parser.parse_args()
+    arguments.model = arguments.model.resolve()
+    arguments.threads = [int(n) for n in arguments.threads.split(",")]
+    cells = {cell.name: cell for cell in CELLS}
+    wanted = [name.strip() for name in arguments.cells.split(",")]
+    if unknown := [name for name in wanted if name not in cells]:
+        parser.error(f"no such test: {', '.join(unknown)}; there are {', '.join(cells)}")
+    arguments.cells = [cells[name] for name in wanted]
+    names = arguments.engines.split(",") if arguments.engines else list(ENGINES)
+    if unknown := [name for name in names if name not in ENGINES]:
+        parser.error(f"no such engine: {', '.join(unknown)}; there are {', '.join(ENGINES)}")
+    arguments.engines = [ENGINES[name] for name in names if ENGINES[name].python.exists()]
+    for name in names:
+        if not ENGINES[name].python.exists():
+            say(f"{name} is left out: no environment at {ENGINES[name].python.parents[1]}")
+    return arguments
+
+
+def compare(record: Record, arguments: argparse.Namespace, threads: int) -> None:
+    """All tests with one thread count, each engine loaded once."""
+    context = max(cell.tokens + cell.depth for cell in arguments.cells) + 64
+    workers = dict(load(record, arguments, threads, context))
+    try:
+        for cell in arguments.cells:
+            for _ in range(arguments.repetitions):
+                for name, worker in list(workers.items()):
+                    if record.count(cell.name, threads, name) >= arguments.repetitions:
+                        continue
+                    try:
+                        measure(record, cell, threads, worker)
+                    except EngineError as error:
+                        say(str(error))
+                        record.note(name, f"{cell.name}, {threads} threads: {str(error).splitlines()[0]}")
+                        workers.pop(name).close()
+                record.write()
+    finally:
+        for worker in workers.values():
+            worker.close()
+
+
+def load(record: Record, arguments: argparse.Namespace, threads: int, context: int) -> Iterator[tuple[str, Worker]]:
+    """Starts a worker for each engine that has something left to do. The file is in the page cache by then."""
+    with arguments.model.open("rb") as file:
+        while file.read(1 << 24):
+            pass
+    for spec in arguments.engines:
+        if all(record.count(cell.name, threads, spec.name) >= arguments.repetitions for cell in arguments.cells):
+            continue
+        try:
+            worker = Worker(spec, arguments.model, threads, context, TIMEOUT_SECONDS)
+        except EngineError as error:
+            say(str(error))
+            record.note(spec.name, str(error).splitlines()[0])
+            continue
+        say(f"{spec.name}, {threads} threads: loaded in {worker.loaded['seconds']:.2f} s")
+        record.add_load(spec.name, threads, worker.loaded)
+        yield spec.name, worker
+
+
+def measure(record: Record, cell: Cell, threads: int, worker: Worker) -> None:
+    """One repetition of one cell, again when other processes got in the way."""
+    arguments = {"tokens": cell.tokens} | ({"depth": cell.depth} if cell.kind == "decode" else {})
+    for _ in range(REPEATS + 1):
+        found = worker.call(cell.kind, **arguments)
+        if found.foreign_cores <= FOREIGN_CORES:
+            break
+    record.add(cell.name, threads, worker.spec.name, found)
+    rate = found.answer["tokens"] / found.answer["seconds"]
+    disturbed = f"  (others used {found.foreign_cores:.1f} cores)" if found.foreign_cores > FOREIGN_CORES else ""
+    say(f"{cell.name:16} {threads} threads  {worker.spec.name:14} {rate:9.1f} tokens/s{disturbed}")
+
+
+def say(text: str) -> None:
+    """Progress goes to standard error, tables to standard output."""
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    print(f"machine: {machine()['name']}", file=sys.stderr)
+    raise SystemExit(main())

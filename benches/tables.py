@@ -1,0 +1,74 @@
+"""Prints a benchmark record as Markdown tables."""
+
+from __future__ import annotations
+
+from statistics import median
+from typing import Any
+
+from benches.record import Record
+
+OURS = "rsllm"
+
+
+def print_tables(record: Record) -> None:
+    """Speeds by thread count, then ratios to the best peer, then load time and memory."""
+    data = record.data
+    print(f"\n**{data['model']['file']}** ({data['model']['bytes'] / 1e6:.0f} MB) on {data['machine']['name']}")
+    threads = sorted({n for cell in data["cells"].values() for n in cell}, key=int)
+    for n in threads:
+        print_speeds(record, int(n))
+    print_engines(data)
+
+
+def print_speeds(record: Record, threads: int) -> None:
+    """Median tokens/s of each engine and test, with the range, and rsllm's ratio to each peer."""
+    cells = [name for name, runs in record.data["cells"].items() if str(threads) in runs]
+    engines = list(dict.fromkeys(name for cell in cells for name in record.data["cells"][cell][str(threads)]))
+    print(
+        f"\n{threads} thread{'s' if threads > 1 else ''}: tokens/s, median (range, n); GB/s of weights when decoding\n"
+    )
+    print("| engine | " + " | ".join(cells) + " |")
+    print("| --- |" + " --- |" * len(cells))
+    for engine in engines:
+        print(f"| {engine} | " + " | ".join(speed(record, cell, threads, engine) for cell in cells) + " |")
+    if OURS in engines:
+        for engine in engines:
+            if engine != OURS:
+                found = [ratio(record, cell, threads, engine) for cell in cells]
+                print(f"| rsllm / {engine} | " + " | ".join(found) + " |")
+
+
+def speed(record: Record, cell: str, threads: int, engine: str) -> str:
+    """One cell of the table; a star marks runs that other processes disturbed."""
+    rates = tokens_per_second(record, cell, threads, engine)
+    if not rates:
+        return "-"
+    text = f"{median(rates):.4g} ({min(rates):.4g}-{max(rates):.4g}, {len(rates)})"
+    weights = record.data["model"].get("decode_bytes_per_token")
+    if cell.startswith("decode") and weights:
+        text += f" {median(rates) * weights / 1e9:.1f} GB/s"
+    disturbed = any(run["foreign_cores"] > 0.2 for run in record.runs(cell, threads, engine))
+    return text + (" *" if disturbed else "")
+
+
+def ratio(record: Record, cell: str, threads: int, peer: str) -> str:
+    """rsllm's median over the peer's."""
+    ours, theirs = (tokens_per_second(record, cell, threads, engine) for engine in (OURS, peer))
+    return f"{median(ours) / median(theirs):.2f}" if ours and theirs else "-"
+
+
+def tokens_per_second(record: Record, cell: str, threads: int, engine: str) -> list[float]:
+    """The rate of each repetition."""
+    return [run["tokens"] / run["seconds"] for run in record.runs(cell, threads, engine)]
+
+
+def print_engines(data: dict[str, Any]) -> None:
+    """Version, load time and largest memory of each engine."""
+    print("\n| engine | version | load s | anonymous MiB | mapped MiB |\n| --- | --- | --- | --- | --- |")
+    for name, entry in data["engines"].items():
+        loads = f"{median(entry['load_seconds']):.2f}" if entry["load_seconds"] else "-"
+        peaks = entry["memory"].values()
+        own, mapped = (max((peak[kind] for peak in peaks), default=0) >> 20 for kind in ("anonymous", "mapped"))
+        print(f"| {name} | {entry.get('version', '-')} | {loads} | {own} | {mapped} |")
+        for failure in entry.get("failures", []):
+            print(f"|  | failed: {failure} | | | |")
