@@ -42,7 +42,7 @@ def dequantize(data: bytes | bytearray | memoryview | NDArray[numpy.uint8], type
     shape: tuple[int, ...] = ()
     if isinstance(data, numpy.ndarray):
         shape = data.shape[:-1]
-        data = numpy.ascontiguousarray(data).tobytes()
+        data = numpy.ascontiguousarray(data).view(numpy.uint8).reshape(-1).data
     values = numpy.frombuffer(_core.dequantize(data, type_name), dtype="<f4")
     return values.reshape(*shape, -1) if shape and values.size else values
 
@@ -54,7 +54,7 @@ def quantize(array: ArrayLike, type_name: str) -> NDArray[numpy.uint8]:
     (2, 68)
     """
     values = numpy.ascontiguousarray(array, dtype="<f4")
-    packed = numpy.frombuffer(_core.quantize(values.tobytes(), type_name), dtype=numpy.uint8)
+    packed = numpy.frombuffer(_core.quantize(values.view(numpy.uint8).reshape(-1).data, type_name), dtype=numpy.uint8)
     return packed.reshape(*values.shape[:-1], -1) if values.ndim > 1 and packed.size else packed
 
 

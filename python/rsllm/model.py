@@ -99,15 +99,17 @@ class Model:
         >>> for token in model.stream("1, 2, 3,", max_tokens=8, temperature=0):
         ...     print(token, end="")
         """
-        return TokenStream(self._start(self._prompt_ids(prompt), options))
+        return TokenStream(self._start(self._prompt_ids(prompt), validate(options)))
 
     def generate(self, prompt: str | Iterable[int], **options: Unpack[GenerateOptions]) -> Reply:
         """As `stream`, but the whole `Reply` at once."""
         return self.stream(prompt, **options).reply()
 
     def astream(self, prompt: str | Iterable[int], **options: Unpack[GenerateOptions]) -> AsyncTokenStream:
-        """As `stream`, for `async for`."""
-        return AsyncTokenStream(self._start(self._prompt_ids(prompt), options))
+        """As `stream`, for `async for`. Tokenising happens off the event loop too, so a prompt that is too long is an
+        error of the first step."""
+        checked = validate(options)
+        return AsyncTokenStream(lambda: self._start(self._prompt_ids(prompt), checked))
 
     async def agenerate(self, prompt: str | Iterable[int], **options: Unpack[GenerateOptions]) -> Reply:
         """As `generate`, without blocking the event loop."""
@@ -223,11 +225,8 @@ class Model:
 
     # For the chat session.
 
-    def _start(self, ids: list[int], options: GenerateOptions) -> _core.Generation:
-        checked = validate(options)
-        if checked["repeat_last_n"] == -1:
-            checked["repeat_last_n"] = self._info["context"]
-        return self._open_engine().generate(ids, checked)
+    def _start(self, ids: list[int], options: dict[str, Any]) -> _core.Generation:
+        return self._open_engine().generate(ids, options)
 
     def _template(self, name: str | None = None) -> ChatTemplate:
         """The chat template called `name` in the file, compiled once."""
@@ -316,7 +315,11 @@ def _ids(tokens: Iterable[int]) -> list[int]:
     if isinstance(tokens, (str, bytes)):
         raise TypeError(f"token ids are whole numbers, not {type(tokens).__name__}; tokenize the text first")
     # `__index__` takes numpy's integers and refuses floats.
-    return [token.__index__() for token in tokens]
+    ids = [token.__index__() for token in tokens]
+    for id in ids:
+        if not 0 <= id < 2**32:
+            raise TokenizerError(f"{id} is no token id")
+    return ids
 
 
 def _text(text: str) -> str:

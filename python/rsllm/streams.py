@@ -232,46 +232,44 @@ class TokenStream(Iterator[Token]):
 class AsyncTokenStream(AsyncIterator[Token]):
     """The pieces of one generation, for `async for`; the event loop is never blocked.
 
-    A thread waits for the engine and hands pieces over. It ends with the stream, with the event loop, and with the
-    interpreter's main thread, so a stream that nobody finished does not keep a script alive.
+    A thread of its own tokenises the prompt, waits for the engine and hands pieces over, beginning with the first
+    `async for` step. It ends with the stream, with the event loop, and with the interpreter's main thread, so a stream
+    that nobody finished does not keep a script alive.
     """
 
-    def __init__(self, generation: GenerationLike, on_end: OnEnd | None = None) -> None:
-        self._generation = generation
+    def __init__(self, start: Callable[[], GenerationLike], on_end: OnEnd | None = None) -> None:
+        self._start = start
         self._on_end = on_end
-        self._heard: list[str] = []
         self._pump: _Pump | None = None
-        self._stats: Stats | None = None
-        self._done = False
+        self._ended = False
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Token:
-        if self._done:
+        if self._ended:
             raise StopAsyncIteration
         if self._pump is None:
-            import asyncio
-
-            self._pump = _Pump(self._generation, asyncio.get_running_loop())
+            self._pump = _Pump(self._start, self._on_end)
         try:
             item = await self._pump.get()
         except BaseException:  # the awaiting task was cancelled
-            self._close()
+            self._ended = True
+            self._pump.stop()
             raise
         if isinstance(item, Token):
-            self._heard.append(item)
             return item
+        self._ended = True
         if item is None:
-            self._close()
             raise StopAsyncIteration
-        self._on_end = None  # a turn that failed is no turn
-        self._close()
         raise item
 
     async def aclose(self) -> None:
-        """Cancel what is still running. Closing twice, or after the end, does nothing."""
-        self._close()
+        """Cancel what still runs, and wait until it has stopped. Closing twice, or after the end, does nothing."""
+        self._ended = True
+        if self._pump is not None:
+            self._pump.stop()
+            await self._pump.stopped()
 
     async def __aenter__(self) -> Self:
         return self
@@ -279,30 +277,16 @@ class AsyncTokenStream(AsyncIterator[Token]):
     async def __aexit__(
         self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._close()
+        await self.aclose()
 
     @property
     def stats(self) -> Stats | None:
         """Counts and durations, once the stream has ended or was closed; `None` before."""
-        return self._stats
+        return self._pump.stats if self._pump is not None else None
 
     async def reply(self) -> Reply:
         """Read to the end and put the rest together: the whole reply if nothing was read before."""
-        try:
-            return _reply([token async for token in self], self)
-        except BaseException:
-            self._close()
-            raise
-
-    def _close(self) -> None:
-        if not self._done:
-            self._done = True
-            self._generation.cancel()
-            if self._pump is not None:
-                self._pump.stop()
-            self._stats = Stats.from_core(self._generation.stats())
-            if self._on_end is not None:
-                self._on_end("".join(self._heard), self._stats)
+        return _reply([token async for token in self], self)
 
     def __del__(self) -> None:
         # The pump's thread holds the generation, so dropping the stream alone would not cancel it.
@@ -314,58 +298,92 @@ class AsyncTokenStream(AsyncIterator[Token]):
 class _Pump:
     """The thread behind an `AsyncTokenStream`. It holds no reference to the stream, so the stream can be collected."""
 
-    def __init__(self, generation: GenerationLike, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, start: Callable[[], GenerationLike], on_end: OnEnd | None) -> None:
         import asyncio
 
-        self._generation = generation
-        self._loop = loop
+        self.stats: Stats | None = None
+        self._start = start
+        self._generation: GenerationLike | None = None
+        self._on_end = on_end
+        self._heard: list[str] = []
+        self._loop = asyncio.get_running_loop()
         self._queue: asyncio.Queue[Token | BaseException | None] = asyncio.Queue()
+        self._over = asyncio.Event()
         self._room = threading.Semaphore(_READ_AHEAD)
-        self._stopped = threading.Event()
+        self._stop = threading.Event()
         threading.Thread(target=self._run, name="rsllm-stream").start()
 
     async def get(self) -> Token | BaseException | None:
         """The next piece; `None` at the end; an exception where there is one."""
         item = await self._queue.get()
         self._room.release()
+        if isinstance(item, Token):
+            self._heard.append(item)
+        elif item is None:
+            self._tell()
         return item
 
     def stop(self) -> None:
         """Let the thread end; it cancels the generation."""
-        self._stopped.set()
+        self._stop.set()
         self._room.release()
+        if self._generation is not None:
+            self._generation.cancel()  # now, and not at the next look
+
+    async def stopped(self) -> None:
+        """Wait until the thread is done with the generation."""
+        await self._over.wait()
+        self._tell()
 
     def _run(self) -> None:
+        stats: Stats | None = None
+        failure: BaseException | None = None
         try:
+            generation = self._generation = self._start()
             while self._wanted():
-                piece = self._generation.next_timeout(_POLL_MILLISECONDS)
-                if isinstance(piece, bool):
-                    continue
-                if not self._wait_for_room() or not self._put(None if piece is None else Token.from_core(piece)):
-                    break
+                piece = generation.next_timeout(_POLL_MILLISECONDS)
                 if piece is None:
-                    return
+                    break
+                if not isinstance(piece, bool):
+                    self._put(Token.from_core(piece))
         except BaseException as error:
-            self._put(error)
-        finally:
+            failure = error
+        if self._generation is not None:
             self._generation.cancel()
+            stats = Stats.from_core(self._generation.stats())
+        self._call(self._finish, stats, failure)
 
-    def _put(self, item: Token | BaseException | None) -> bool:
-        try:
-            self._loop.call_soon_threadsafe(self._queue.put_nowait, item)
-        except RuntimeError:  # the event loop is closed: nobody waits any more
-            return False
-        return True
+    def _finish(self, stats: Stats | None, failure: BaseException | None) -> None:
+        """The end, in the event loop's thread and after all pieces."""
+        self.stats = stats
+        if failure is not None:
+            self._on_end = None  # a turn that failed is no turn
+        self._queue.put_nowait(failure)
+        self._over.set()
+        if self._stop.is_set():
+            self._tell()
 
-    def _wait_for_room(self) -> bool:
+    def _tell(self) -> None:
+        """Call `on_end`, once. Pieces that nobody read are no part of what was said."""
+        on_end, self._on_end = self._on_end, None
+        if on_end is not None and self.stats is not None:
+            on_end("".join(self._heard), self.stats)
+
+    def _put(self, token: Token) -> None:
         while self._wanted():
             if self._room.acquire(timeout=_POLL_MILLISECONDS / 1000):
-                return True
-        return False
+                self._call(self._queue.put_nowait, token)
+                return
+
+    def _call(self, function: Callable[..., object], *arguments: object) -> None:
+        try:
+            self._loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:  # the event loop is closed: nobody waits any more
+            self._stop.set()
 
     def _wanted(self) -> bool:
         # At the interpreter's end this thread is joined after the main thread is marked dead: then it must leave.
-        return not self._stopped.is_set() and not self._loop.is_closed() and threading.main_thread().is_alive()
+        return not self._stop.is_set() and not self._loop.is_closed() and threading.main_thread().is_alive()
 
 
 def _reply(tokens: list[Token], stream: TokenStream | AsyncTokenStream) -> Reply:

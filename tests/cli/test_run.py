@@ -70,7 +70,7 @@ def test_options_reach_the_engine(rsllm_command: Run, model_file: str, core: Any
         "min_p": 0.1,
         "typical_p": 0.9,
         "repeat_penalty": 1.1,
-        "repeat_last_n": 99,
+        "repeat_last_n": -1,
         "presence_penalty": 0.2,
         "frequency_penalty": -0.3,
         "seed": None,

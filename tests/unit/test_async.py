@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 import rsllm
+from rsllm.errors import ContextLengthError, OptionError
 from tests.unit.fake_core import WHOLE
 
 
@@ -85,6 +86,21 @@ async def test_a_slow_reader_holds_the_engine_back(model: rsllm.Model, core: Any
     generated = core.behaviour.engines[0].generations[0].stats()["generated_tokens"]
     await stream.aclose()
     assert generated < 100
+
+
+async def test_closing_before_the_first_step_starts_nothing(model: rsllm.Model, core: Any) -> None:
+    stream = model.astream("hi")
+    await stream.aclose()
+    assert [token async for token in stream] == []
+    assert core.behaviour.engines[0].generations == []
+
+
+async def test_options_are_checked_at_the_call_and_the_prompt_at_the_first_step(model: rsllm.Model) -> None:
+    with pytest.raises(OptionError):
+        model.astream("hi", temperature=-1)
+    stream = model.astream("x" * 300)
+    with pytest.raises(ContextLengthError):
+        await anext(stream)
 
 
 async def test_an_error_reaches_the_reader(model: rsllm.Model, core: Any) -> None:

@@ -49,7 +49,7 @@ def test_options_reach_the_core_checked_and_complete(model: rsllm.Model, core: A
     options = core.behaviour.engines[0].options[0]
     assert options["temperature"] == 0.0
     assert options["stop"] == ["x"]
-    assert options["repeat_last_n"] == core.behaviour.context
+    assert options["repeat_last_n"] == -1
     with pytest.raises(OptionError, match="temprature"):
         model.stream("hi", temprature=1)  # type: ignore[call-arg]
 
@@ -91,6 +91,9 @@ def test_tokenize_takes_text_and_nothing_else(model: rsllm.Model) -> None:
         model.tokenize(b"bytes")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="tokenize the text first"):
         model.detokenize("text")  # type: ignore[arg-type]
+    for id in (-1, 2**32):
+        with pytest.raises(TokenizerError, match="no token id"):
+            model.detokenize([id])
 
 
 def test_logits_are_rows_of_float32(model: rsllm.Model, core: Any) -> None:

@@ -53,7 +53,7 @@ def test_nothing_given_means_the_defaults() -> None:
         ("stop", 5),
         ("stop", ["x"] * 257),
         ("logprobs", -1),
-        ("logprobs", 101),
+        ("logprobs", 129),
         ("ignore_eos", 1),
     ],
 )

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Unpack
 
 from rsllm.errors import TemplateError
-from rsllm.options import GenerateOptions
+from rsllm.options import GenerateOptions, validate
 from rsllm.streams import AsyncTokenStream, Reply, Stats, TokenStream
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class Chat:
         ...     print(token, end="")
         """
         new = _as_messages(message)
-        generation = self._model._start(self._ids(new), options)
+        generation = self._model._start(self._ids(new), validate(options))
         return TokenStream(generation, on_end=lambda text, stats: self._remember(new, text, stats))
 
     def generate(self, message: str | Iterable[Message], **options: Unpack[GenerateOptions]) -> Reply:
@@ -59,8 +59,11 @@ class Chat:
     def astream(self, message: str | Iterable[Message], **options: Unpack[GenerateOptions]) -> AsyncTokenStream:
         """As `stream`, for `async for`."""
         new = _as_messages(message)
-        generation = self._model._start(self._ids(new), options)
-        return AsyncTokenStream(generation, on_end=lambda text, stats: self._remember(new, text, stats))
+        checked = validate(options)
+        return AsyncTokenStream(
+            lambda: self._model._start(self._ids(new), checked),
+            on_end=lambda text, stats: self._remember(new, text, stats),
+        )
 
     async def agenerate(self, message: str | Iterable[Message], **options: Unpack[GenerateOptions]) -> Reply:
         """As `generate`, without blocking the event loop."""

@@ -91,9 +91,14 @@ class ChatTemplate:
             special_tokens={
                 variable: tokens[metadata[id_key]]
                 for variable, id_key in _SPECIAL_TOKENS.items()
-                if isinstance(metadata.get(id_key), int) and metadata[id_key] < len(tokens)
+                if isinstance(metadata.get(id_key), int) and isinstance(_at(tokens, metadata[id_key]), str)
             },
-            control_texts=[text for text, kind in zip(tokens, types, strict=False) if kind in _CONTROL_TYPES and text],
+            # A text that is no UTF-8 cannot stand in a message.
+            control_texts=[
+                text
+                for text, kind in zip(tokens, types, strict=False)
+                if kind in _CONTROL_TYPES and isinstance(text, str) and text
+            ],
             now=now,
         )
 
@@ -204,6 +209,10 @@ def _without_none(message: Any) -> Any:
     if not isinstance(message, dict):
         raise TemplateError(f"a message is a dictionary with a role and a content, not {type(message).__name__}")
     return {key: value for key, value in message.items() if value is not None}
+
+
+def _at(tokens: Sequence[Any], index: int) -> Any:
+    return tokens[index] if 0 <= index < len(tokens) else None
 
 
 def _line(error: BaseException) -> int | None:

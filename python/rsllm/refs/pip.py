@@ -93,10 +93,12 @@ class Pip:
             output: list[str] = []
             reader = threading.Thread(target=_read_lines, args=(process, output), daemon=True)
             reader.start()
+            done = 0  # the file moves away when it is complete
             try:
                 while process.poll() is None:
                     total = wheel_bytes or _announced_size(output)
-                    self._progress.update(_largest_file(Path(temporary)), total)
+                    done = max(done, _largest_file(Path(temporary)))
+                    self._progress.update(done, total)
                     reader.join(_POLL_SECONDS)
                     if not reader.is_alive():
                         process.wait()
