@@ -1,7 +1,9 @@
 //! The only place with threads: one persistent pool, jobs handed over by an epoch counter.
 //!
 //! A decode step runs a few hundred operations of tens of microseconds, so workers spin a while for the next job before
-//! they sleep. The calling thread takes part in every job; a pool of one thread has no workers at all.
+//! they sleep. The calling thread takes part in every job, and a job is cut into pieces that whoever is there takes: a
+//! worker that lost its processor to another program is not waited for unless it has begun a piece. A pool of one
+//! thread has no workers at all.
 
 #![expect(
     unsafe_code,
@@ -11,7 +13,7 @@
 use std::cell::UnsafeCell;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
@@ -28,12 +30,10 @@ pub(crate) struct ThreadPool {
 type Job = *const (dyn Fn(usize) + Sync);
 
 struct Shared {
-    /// Number of the newest job; workers compare it with the last one they ran.
-    epoch: AtomicU32,
-    /// The newest job; valid while `remaining > 0`.
+    /// Number of the newest job in the upper half; [`CLOSED`] and the workers inside it in the lower.
+    state: AtomicU64,
+    /// The newest job; read by workers that have entered it.
     job: UnsafeCell<Option<Job>>,
-    /// Workers that have not finished the newest job.
-    remaining: AtomicUsize,
     panicked: AtomicBool,
     stop: AtomicBool,
     /// Workers asleep on `wake`.
@@ -42,8 +42,15 @@ struct Shared {
     wake: Condvar,
 }
 
-// SAFETY: `job` is written only by the owner of the pool while no worker reads it (`remaining == 0`), and read only
-// after an acquire load of the epoch that was stored after the write.
+/// Set in `state` when all pieces are taken: late workers stay out.
+const CLOSED: u64 = 1 << 31;
+
+fn epoch(state: u64) -> u32 {
+    (state >> 32) as u32
+}
+
+// SAFETY: `job` is written only by the owner of the pool while the previous job is closed and empty, and read only by
+// workers that have entered the newest job, which they can only after the write (release store, acquire exchange).
 unsafe impl Sync for Shared {}
 // SAFETY: the raw pointer in `job` is only dereferenced while the caller of `run` keeps the closure alive.
 unsafe impl Send for Shared {}
@@ -55,9 +62,8 @@ impl ThreadPool {
     /// A pool of `n_threads` threads including the caller.
     pub(crate) fn new(n_threads: usize) -> std::io::Result<Self> {
         let shared = Arc::new(Shared {
-            epoch: AtomicU32::new(0),
+            state: AtomicU64::new(CLOSED),
             job: UnsafeCell::new(None),
-            remaining: AtomicUsize::new(0),
             panicked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             sleepers: AtomicUsize::new(0),
@@ -83,35 +89,35 @@ impl ThreadPool {
         self.workers.len() + 1
     }
 
-    /// Run `job(thread_index)` once on every thread and wait for all.
-    pub(crate) fn run(&mut self, job: &(dyn Fn(usize) + Sync)) -> Result<(), WorkerPanicked> {
+    /// Run `job(thread_index)` on this thread and on every worker that arrives before this thread is done, and wait for
+    /// those. The job must share its work out itself.
+    fn run(&mut self, job: &(dyn Fn(usize) + Sync)) -> Result<(), WorkerPanicked> {
         if self.workers.is_empty() {
             return catch_unwind(AssertUnwindSafe(|| job(0))).map_err(|_| WorkerPanicked);
         }
         let shared = &*self.shared;
-        // SAFETY: only the lifetime changes. The pointer is used by workers until `remaining` reaches zero, which is
-        // awaited below before `job` can go out of scope, even when the caller's own part panics.
+        // SAFETY: only the lifetime changes. Workers use the pointer while they are inside the job, and this function
+        // closes the job and waits for them below before `job` goes out of scope, even when its own part panics.
         let job_pointer: Job =
             unsafe { std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), Job>(job) };
-        // SAFETY: `remaining` is zero here (awaited by the previous call; `&mut self` excludes another), so no worker
-        // reads the cell.
+        // SAFETY: the previous job is closed and empty (awaited by the previous call; `&mut self` excludes another), so
+        // no worker reads the cell.
         unsafe { *shared.job.get() = Some(job_pointer) };
-        shared
-            .remaining
-            .store(self.workers.len(), Ordering::Relaxed);
-        shared.epoch.fetch_add(1, Ordering::SeqCst);
+        let next = epoch(shared.state.load(Ordering::Relaxed)).wrapping_add(1);
+        shared.state.store(u64::from(next) << 32, Ordering::SeqCst);
         if shared.sleepers.load(Ordering::SeqCst) > 0 {
             let _guard = shared.lock.lock().unwrap_or_else(PoisonError::into_inner);
             shared.wake.notify_all();
         }
         let own = catch_unwind(AssertUnwindSafe(|| job(0)));
+        shared.state.fetch_or(CLOSED, Ordering::SeqCst);
         let mut spins = 0u32;
-        while shared.remaining.load(Ordering::Acquire) != 0 {
+        while shared.state.load(Ordering::Acquire) & (CLOSED - 1) != 0 {
             spins += 1;
             if spins < SPINS_BEFORE_SLEEP {
                 std::hint::spin_loop();
             } else {
-                // A worker lost its processor to somebody else: let it run.
+                // The worker lost its processor in the middle of a piece: let it run.
                 std::thread::yield_now();
             }
         }
@@ -156,7 +162,6 @@ impl ThreadPool {
 impl Drop for ThreadPool {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
-        self.shared.epoch.fetch_add(1, Ordering::SeqCst);
         {
             let _guard = self
                 .shared
@@ -174,47 +179,74 @@ impl Drop for ThreadPool {
 
 fn work(shared: &Shared, index: usize) {
     let mut seen = 0;
-    loop {
-        seen = wait_for_job(shared, seen);
-        if shared.stop.load(Ordering::SeqCst) {
-            return;
-        }
-        // SAFETY: the epoch was advanced after the job was written, and it stays until this worker decrements
-        // `remaining`.
+    while wait_for_job(shared, &mut seen) {
+        // SAFETY: this worker has entered the newest job, so the cell holds it and is not written until it leaves.
         let job = unsafe { *shared.job.get() };
         if let Some(job) = job {
-            // SAFETY: `run` keeps the closure alive until `remaining` is zero.
+            // SAFETY: `run` keeps the closure alive until every worker has left.
             let job = unsafe { &*job };
             if catch_unwind(AssertUnwindSafe(|| job(index))).is_err() {
                 shared.panicked.store(true, Ordering::Relaxed);
             }
         }
-        shared.remaining.fetch_sub(1, Ordering::Release);
+        shared.state.fetch_sub(1, Ordering::Release);
     }
 }
 
-/// The epoch after `seen`: spin first, then sleep.
-fn wait_for_job(shared: &Shared, seen: u32) -> u32 {
-    for _ in 0..SPINS_BEFORE_SLEEP {
-        let epoch = shared.epoch.load(Ordering::Acquire);
-        if epoch != seen {
-            return epoch;
-        }
-        std::hint::spin_loop();
-    }
-    let mut guard = shared.lock.lock().unwrap_or_else(PoisonError::into_inner);
-    shared.sleepers.fetch_add(1, Ordering::SeqCst);
+/// Enter the next job after `seen`, spinning first, then sleeping; false when the pool ends.
+fn wait_for_job(shared: &Shared, seen: &mut u32) -> bool {
+    let mut spins = 0;
     loop {
-        let epoch = shared.epoch.load(Ordering::SeqCst);
-        if epoch != seen {
-            shared.sleepers.fetch_sub(1, Ordering::SeqCst);
-            return epoch;
+        if enter(shared, seen) {
+            return true;
         }
-        guard = shared
-            .wake
-            .wait(guard)
-            .unwrap_or_else(PoisonError::into_inner);
+        if shared.stop.load(Ordering::SeqCst) {
+            return false;
+        }
+        spins += 1;
+        if spins < SPINS_BEFORE_SLEEP {
+            std::hint::spin_loop();
+            continue;
+        }
+        spins = 0;
+        let guard = shared.lock.lock().unwrap_or_else(PoisonError::into_inner);
+        shared.sleepers.fetch_add(1, Ordering::SeqCst);
+        // Looked at after announcing the sleep, and `run` looks for sleepers after storing the job: one sees the other.
+        let nothing_new = epoch(shared.state.load(Ordering::SeqCst)) == *seen;
+        if nothing_new && !shared.stop.load(Ordering::SeqCst) {
+            drop(
+                shared
+                    .wake
+                    .wait(guard)
+                    .unwrap_or_else(PoisonError::into_inner),
+            );
+        }
+        shared.sleepers.fetch_sub(1, Ordering::SeqCst);
     }
+}
+
+/// Enter the newest job if it is not `seen` yet and still open.
+fn enter(shared: &Shared, seen: &mut u32) -> bool {
+    let mut state = shared.state.load(Ordering::Acquire);
+    while epoch(state) != *seen {
+        if state & CLOSED != 0 {
+            *seen = epoch(state);
+            return false;
+        }
+        match shared.state.compare_exchange_weak(
+            state,
+            state + 1,
+            Ordering::AcqRel,
+            Ordering::Acquire,
+        ) {
+            Ok(_) => {
+                *seen = epoch(state);
+                return true;
+            }
+            Err(now) => state = now,
+        }
+    }
+    false
 }
 
 /// A slice that several threads write to in disjoint ranges.
@@ -280,26 +312,38 @@ mod tests {
     }
 
     #[test]
-    fn a_panicking_job_is_an_error_and_the_pool_lives_on() {
-        let mut pool = ThreadPool::new(3).unwrap();
-        for bad_thread in 0..3 {
-            let result = pool.run(&|thread| assert_ne!(thread, bad_thread, "on purpose"));
-            assert_eq!(result, Err(WorkerPanicked));
+    fn a_panicking_piece_is_an_error_and_the_pool_lives_on() {
+        for n_threads in [1, 3] {
+            let mut pool = ThreadPool::new(n_threads).unwrap();
+            for bad_piece in 0..3 {
+                let result = pool.run_pieces(3, 1, |range, _| {
+                    assert_ne!(range.start, bad_piece, "on purpose")
+                });
+                assert_eq!(result, Err(WorkerPanicked));
+            }
+            assert_eq!(pool.run_pieces(3, 1, |_, _| ()), Ok(()));
         }
-        assert_eq!(pool.run(&|_| ()), Ok(()));
     }
 
     #[test]
-    fn workers_wake_from_sleep() {
+    fn sleeping_workers_are_woken_and_take_part() {
         let mut pool = ThreadPool::new(2).unwrap();
-        let count = AtomicUsize::new(0);
+        let by_thread = [AtomicUsize::new(0), AtomicUsize::new(0)];
         for _ in 0..3 {
             std::thread::sleep(std::time::Duration::from_millis(20));
-            pool.run(&|_| {
-                count.fetch_add(1, Ordering::Relaxed);
+            pool.run_pieces(40, 1, |_, thread| {
+                by_thread[thread].fetch_add(1, Ordering::Relaxed);
+                std::thread::sleep(std::time::Duration::from_millis(1));
             })
             .unwrap();
         }
-        assert_eq!(count.load(Ordering::Relaxed), 6);
+        assert_eq!(
+            by_thread
+                .iter()
+                .map(|n| n.load(Ordering::Relaxed))
+                .sum::<usize>(),
+            120
+        );
+        assert!(by_thread[1].load(Ordering::Relaxed) > 0);
     }
 }

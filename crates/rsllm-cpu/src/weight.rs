@@ -27,9 +27,21 @@ pub(crate) const BACKEND: &str = "cpu";
 
 impl CpuWeight {
     pub(crate) fn bind(kernels: &Kernels, source: WeightSource) -> Result<Self, BackendError> {
-        let WeightSource { name, ty, row_len, n_rows, n_matrices, parts } = source;
+        let WeightSource {
+            name,
+            ty,
+            row_len,
+            n_rows,
+            n_matrices,
+            parts,
+        } = source;
         let (Some(dot), Some(unpack)) = (kernels.dot(ty), kernels.unpack(ty)) else {
-            return Err(BackendError::UnsupportedType { backend: BACKEND, tensor: name, ty, op: Op::Matmul });
+            return Err(BackendError::UnsupportedType {
+                backend: BACKEND,
+                tensor: name,
+                ty,
+                op: Op::Matmul,
+            });
         };
         let matrices_per_part = if parts.len() == 1 { n_matrices } else { 1 };
         let row_bytes = ty.row_bytes(row_len).unwrap_or(usize::MAX);
@@ -39,8 +51,15 @@ impl CpuWeight {
             .unwrap_or(usize::MAX);
         let wrong_part = parts.iter().find(|part| part.len() != part_bytes);
         if row_len == 0 || parts.len() * matrices_per_part != n_matrices || wrong_part.is_some() {
-            let found = wrong_part.map_or_else(|| parts.iter().map(|part| part.len()).sum(), |part| part.len());
-            return Err(BackendError::WeightBytes { tensor: name, expected: part_bytes, found });
+            let found = wrong_part.map_or_else(
+                || parts.iter().map(|part| part.len()).sum(),
+                |part| part.len(),
+            );
+            return Err(BackendError::WeightBytes {
+                tensor: name,
+                expected: part_bytes,
+                found,
+            });
         }
         let mut vector = Vec::new();
         if n_rows * n_matrices == 1 {
@@ -48,13 +67,28 @@ impl CpuWeight {
             rsllm_quant::dequantize(ty, &parts[0], &mut vector)
                 .expect("the bytes are whole blocks of row_len values, checked above");
         }
-        Ok(Self { ty, row_len, n_rows, n_matrices, row_bytes, dot, unpack, parts, vector })
+        Ok(Self {
+            ty,
+            row_len,
+            n_rows,
+            n_matrices,
+            row_bytes,
+            dot,
+            unpack,
+            parts,
+            vector,
+        })
     }
 
     /// Packed rows `start..end` of matrix `matrix`.
     pub(crate) fn rows(&self, matrix: usize, rows: std::ops::Range<usize>) -> &[u8] {
-        let (part, first) = if self.parts.len() == 1 { (0, matrix * self.n_rows) } else { (matrix, 0) };
-        &self.parts[part][(first + rows.start) * self.row_bytes..(first + rows.end) * self.row_bytes]
+        let (part, first) = if self.parts.len() == 1 {
+            (0, matrix * self.n_rows)
+        } else {
+            (matrix, 0)
+        };
+        &self.parts[part]
+            [(first + rows.start) * self.row_bytes..(first + rows.end) * self.row_bytes]
     }
 
     /// The values of a vector weight, checked to be `len` long.
