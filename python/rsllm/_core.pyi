@@ -19,6 +19,14 @@ def cpu_info() -> dict[str, Any]:
 def measure_read_bandwidth(path: str, threads: int) -> float:
     """Best bytes a second that `threads` threads read from the mapped file."""
 
+def sample(logits: bytes | bytearray | memoryview, options: dict[str, Any], n: int, seed: int) -> list[int]:
+    """`n` draws from the same float32 logits; no draw changes the penalties of the next. For tests."""
+
+def sampler_probabilities(
+    logits: bytes | bytearray | memoryview, options: dict[str, Any], history: list[int]
+) -> bytearray:
+    """The distribution, float32, that a draw after `history` has. For tests."""
+
 @final
 class GgufFile:
     """A GGUF file, or all shards of one, mapped and validated."""
@@ -32,7 +40,8 @@ class GgufFile:
     def files(self) -> list[str]: ...
     @property
     def file_bytes(self) -> int: ...
-    def metadata(self) -> dict[str, Any]: ...
+    def metadata(self) -> dict[str, Any]:
+        """Key to value, in file order. Strings that are not UTF-8 are bytes."""
     def tensors(self) -> list[dict[str, Any]]:
         """One dict a tensor: name, type, shape (numpy order: rows first), n_bytes, n_elements."""
     def tensor_data(self, name: str) -> TensorData:
@@ -43,6 +52,20 @@ class TensorData:
     """Packed bytes of one tensor; supports the buffer protocol, read only."""
 
     def __buffer__(self, flags: int, /) -> memoryview: ...
+    def __len__(self) -> int: ...
+
+@final
+class Tokenizer:
+    """The tokenizer of a GGUF file, without its model."""
+
+    def __new__(cls, path: str) -> Tokenizer: ...
+    @property
+    def vocab_size(self) -> int: ...
+    def tokenize(self, text: str, *, add_special: bool = False, parse_special: bool = False) -> list[int]: ...
+    def tokenize_parts(self, parts: list[tuple[str, bool]], *, add_special: bool = False) -> list[int]: ...
+    def detokenize(self, ids: list[int], *, render_special: bool = True) -> str: ...
+    def token_bytes(self, id: int) -> bytes: ...
+    def special_tokens(self) -> dict[str, Any]: ...
 
 @final
 class Engine:
@@ -60,7 +83,7 @@ class Engine:
     ) -> Engine: ...
     def info(self) -> dict[str, Any]:
         """architecture, name, context, context_reason, training_context, threads, isa, kv_type, weight_bytes, kv_bytes,
-        scratch_bytes, load_ns, vocab_size, embed_dim, n_layers, file_bytes, decode_bytes_per_token, parameters."""
+        scratch_bytes, load_ns, vocab_size, embed_dim, n_layers, file_bytes, decode_bytes_per_token, parameters, warnings."""
     def metadata(self) -> dict[str, Any]: ...
     def special_tokens(self) -> dict[str, Any]:
         """bos, eos, eot (ids or None), add_bos, add_eos, bos_text, eos_text, end_of_generation (sorted ids)."""
@@ -68,7 +91,8 @@ class Engine:
     def tokenize_parts(self, parts: list[tuple[str, bool]], *, add_special: bool = False) -> list[int]:
         """Text whose parts are marked trusted (special tokens parsed) or not, tokenised as one text."""
     def detokenize(self, ids: list[int], *, render_special: bool = True) -> str: ...
-    def token_bytes(self, id: int) -> bytes: ...
+    def token_bytes(self, id: int) -> bytes:
+        """What a token adds to a text; the text of a control token."""
     def logits(self, ids: list[int]) -> bytearray:
         """float32 (n, vocab_size), one row a position, prefill numerics."""
     def decode_logits(self, ids: list[int], *, prompt: int = 1) -> bytearray:

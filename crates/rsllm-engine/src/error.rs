@@ -85,9 +85,73 @@ pub enum EngineError {
     Closed,
 }
 
+/// What callers tell errors apart by. Unlike the errors themselves this list is closed, so that whoever translates it, say to
+/// Python exceptions, hears from the compiler when it grows.
+#[derive(Clone, Copy, Debug)]
+pub enum ErrorClass<'e> {
+    /// The model file is damaged or cannot be read.
+    File(&'e GgufError),
+    /// The file's vocabulary cannot be used.
+    Tokenizer,
+    /// The file is sound, but this model cannot be run.
+    Model,
+    /// The device, or the engine itself, failed.
+    Backend,
+    /// The caller asked for something impossible.
+    Option {
+        /// The option at fault.
+        name: &'static str,
+    },
+    /// The prompt is longer than the context.
+    ContextLength {
+        /// Tokens of the prompt.
+        prompt_tokens: usize,
+        /// Tokens of the context.
+        context: usize,
+    },
+    /// The engine was closed.
+    Closed,
+}
+
 impl EngineError {
+    /// The class of this error.
+    pub fn class(&self) -> ErrorClass<'_> {
+        match self {
+            Self::Gguf(error) => ErrorClass::File(error),
+            Self::Tokenizer(_) => ErrorClass::Tokenizer,
+            Self::Model(ModelError::Gguf(error)) => ErrorClass::File(error),
+            Self::Model(ModelError::Backend(error)) | Self::Backend(error) => backend_class(error),
+            Self::Model(_) | Self::VocabularyMismatch { .. } => ErrorClass::Model,
+            Self::Option(error) => ErrorClass::Option { name: error.name },
+            Self::ContextMemory { .. } => ErrorClass::Option { name: "context" },
+            Self::EmptyPrompt | Self::TokenOutOfRange { .. } => {
+                ErrorClass::Option { name: "prompt" }
+            }
+            &Self::ContextLength {
+                prompt_tokens,
+                context,
+            } => ErrorClass::ContextLength {
+                prompt_tokens,
+                context,
+            },
+            Self::Sampling(_) | Self::Thread(_) | Self::Panicked { .. } => ErrorClass::Backend,
+            Self::Closed => ErrorClass::Closed,
+        }
+    }
+
     /// True when the work was abandoned because the caller, or the engine's owner, no longer wanted it.
     pub(crate) fn is_abort(&self) -> bool {
         matches!(self, Self::Model(ModelError::Aborted))
+    }
+}
+
+/// Not every refusal of a backend is its failure.
+fn backend_class(error: &BackendError) -> ErrorClass<'static> {
+    match error {
+        BackendError::UnsupportedType { .. } | BackendError::WeightBytes { .. } => {
+            ErrorClass::Model
+        }
+        BackendError::UnsupportedKvType { .. } => ErrorClass::Option { name: "kv_type" },
+        _ => ErrorClass::Backend,
     }
 }

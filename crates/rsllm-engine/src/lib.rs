@@ -8,6 +8,7 @@
 
 mod context;
 mod cores;
+mod cpu;
 mod engine;
 mod error;
 mod forward;
@@ -25,14 +26,15 @@ mod thread;
 mod worker;
 
 pub use cores::usable_cores;
+pub use cpu::{CpuReport, KernelReport, cpu_report, measure_read_bandwidth};
 pub use engine::Engine;
-pub use error::EngineError;
+pub use error::{EngineError, ErrorClass};
 pub use generation::{CancelHandle, FinishReason, Generation, GenerationStats, Next, Piece};
 pub use load::EngineInfo;
 pub use memory::available_bytes;
 pub use options::{GenerateOptions, LoadOptions};
 pub use reply::Reply;
-pub use rsllm_cpu::{Isa, cpu_features};
+pub use rsllm_cpu::Isa;
 pub use rsllm_tensor::KvType;
 pub use rsllm_tokenizer::TokenId;
 pub use worker::BenchTimes;

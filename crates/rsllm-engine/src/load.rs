@@ -82,6 +82,13 @@ pub(crate) fn load(path: &Path, options: &LoadOptions) -> Result<Engine, EngineE
         Some(n) => n,
         None => usable_cores(),
     };
+    if let Some(isa) = options.isa
+        && !isa.is_available()
+    {
+        let available: Vec<&str> = Isa::available().into_iter().map(Isa::name).collect();
+        let expected = format!("one that this processor has ({})", available.join(", "));
+        return Err(OptionError::new("isa", expected, isa).into());
+    }
     let file = Gguf::open_with(path, OpenOptions::default().with_mmap(options.mmap))?;
     let config = Model::config_of(&file)?;
     let tokenizer = Tokenizer::from_metadata(file.metadata())?;

@@ -1,0 +1,216 @@
+//! `Engine`: a loaded model and the thread that runs it.
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyByteArray, PyBytes, PyDict};
+use rsllm_engine::sampling::OptionError;
+use rsllm_engine::{Isa, KvType, LoadOptions, TokenId};
+use rsllm_tokenizer::EncodeOptions;
+
+use crate::errors::{engine_error, option_error};
+use crate::generation::Generation;
+use crate::metadata::metadata_dict;
+use crate::options::generate_options;
+use crate::quantize::float_bytes;
+use crate::tokenizer::{detokenize, special_tokens, token_bytes, tokenize, tokenize_parts};
+use crate::waiting::wait_for;
+
+/// A loaded model and the thread that runs it.
+#[pyclass(frozen, module = "rsllm._core")]
+pub(crate) struct Engine {
+    engine: Arc<rsllm_engine::Engine>,
+}
+
+impl Engine {
+    fn tokenizer(&self, py: Python<'_>) -> PyResult<&rsllm_tokenizer::Tokenizer> {
+        self.engine
+            .tokenizer()
+            .map_err(|error| engine_error(py, &error))
+    }
+}
+
+#[pymethods]
+impl Engine {
+    #[new]
+    #[pyo3(signature = (path, *, threads = None, context = None, kv_type = "f16", isa = None, mmap = true))]
+    fn new(
+        py: Python<'_>,
+        path: PathBuf,
+        threads: Option<usize>,
+        context: Option<usize>,
+        kv_type: &str,
+        isa: Option<&str>,
+        mmap: bool,
+    ) -> PyResult<Self> {
+        let kv_type = KvType::from_name(kv_type).ok_or_else(|| {
+            option_error(
+                py,
+                &choice_error("kv_type", &KvType::ALL.map(KvType::name), kv_type),
+            )
+        })?;
+        let find_isa = |name| {
+            Isa::from_name(name).ok_or_else(|| {
+                option_error(py, &choice_error("isa", &Isa::ALL.map(Isa::name), name))
+            })
+        };
+        let options = LoadOptions {
+            threads,
+            context,
+            kv_type,
+            isa: isa.map(find_isa).transpose()?,
+            mmap,
+        };
+        let engine = py
+            .detach(|| rsllm_engine::Engine::load(&path, &options))
+            .map_err(|error| engine_error(py, &error))?;
+        Ok(Self {
+            engine: Arc::new(engine),
+        })
+    }
+
+    /// What was loaded, and how.
+    fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let info = self.engine.info();
+        let dict = PyDict::new(py);
+        dict.set_item("architecture", &info.architecture)?;
+        dict.set_item("name", &info.name)?;
+        dict.set_item("context", info.context)?;
+        dict.set_item("context_reason", &info.context_reason)?;
+        dict.set_item("training_context", info.training_context)?;
+        dict.set_item("threads", info.threads)?;
+        dict.set_item("isa", info.isa.name())?;
+        dict.set_item("kv_type", info.kv_type)?;
+        dict.set_item("weight_bytes", info.weight_bytes)?;
+        dict.set_item("kv_bytes", info.kv_bytes)?;
+        dict.set_item("scratch_bytes", info.scratch_bytes)?;
+        dict.set_item("load_ns", info.load_ns)?;
+        dict.set_item("vocab_size", info.vocab_size)?;
+        dict.set_item("embed_dim", info.embed_dim)?;
+        dict.set_item("n_layers", info.n_layers)?;
+        dict.set_item("file_bytes", info.file_bytes)?;
+        dict.set_item("decode_bytes_per_token", info.decode_bytes_per_token)?;
+        dict.set_item("parameters", info.parameters)?;
+        dict.set_item("warnings", &info.warnings)?;
+        Ok(dict)
+    }
+
+    fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let file = self
+            .engine
+            .file()
+            .map_err(|error| engine_error(py, &error))?;
+        metadata_dict(py, file.metadata())
+    }
+
+    fn special_tokens<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        special_tokens(py, self.tokenizer(py)?)
+    }
+
+    #[pyo3(signature = (text, *, add_special = false, parse_special = false))]
+    fn tokenize(
+        &self,
+        py: Python<'_>,
+        text: &str,
+        add_special: bool,
+        parse_special: bool,
+    ) -> PyResult<Vec<TokenId>> {
+        Ok(tokenize(
+            py,
+            self.tokenizer(py)?,
+            text,
+            EncodeOptions {
+                add_special,
+                parse_special,
+            },
+        ))
+    }
+
+    #[pyo3(signature = (parts, *, add_special = false))]
+    fn tokenize_parts(
+        &self,
+        py: Python<'_>,
+        parts: Vec<(String, bool)>,
+        add_special: bool,
+    ) -> PyResult<Vec<TokenId>> {
+        Ok(tokenize_parts(py, self.tokenizer(py)?, &parts, add_special))
+    }
+
+    #[pyo3(signature = (ids, *, render_special = true))]
+    fn detokenize(
+        &self,
+        py: Python<'_>,
+        ids: Vec<TokenId>,
+        render_special: bool,
+    ) -> PyResult<String> {
+        detokenize(py, self.tokenizer(py)?, &ids, render_special)
+    }
+
+    fn token_bytes<'py>(&self, py: Python<'py>, id: TokenId) -> PyResult<Bound<'py, PyBytes>> {
+        token_bytes(py, self.tokenizer(py)?, id)
+    }
+
+    /// float32 (n, vocab_size), prefill numerics.
+    fn logits<'py>(&self, py: Python<'py>, ids: Vec<TokenId>) -> PyResult<Bound<'py, PyByteArray>> {
+        float_bytes(py, &wait_for(py, self.engine.logits(ids))?)
+    }
+
+    /// float32 (n, vocab_size); positions from `prompt` on go through the decode path.
+    #[pyo3(signature = (ids, *, prompt = 1))]
+    fn decode_logits<'py>(
+        &self,
+        py: Python<'py>,
+        ids: Vec<TokenId>,
+        prompt: usize,
+    ) -> PyResult<Bound<'py, PyByteArray>> {
+        float_bytes(py, &wait_for(py, self.engine.decode_logits(ids, prompt))?)
+    }
+
+    /// Queues one sequence.
+    fn generate(
+        &self,
+        py: Python<'_>,
+        ids: Vec<TokenId>,
+        options: &Bound<'_, PyDict>,
+    ) -> PyResult<Generation> {
+        let options = generate_options(py, options)?;
+        let with_logprobs = options.logprobs.is_some();
+        let generation = py
+            .detach(|| self.engine.generate(ids, options))
+            .map_err(|error| engine_error(py, &error))?;
+        Ok(Generation::new(
+            generation,
+            self.tokenizer(py)?.clone(),
+            with_logprobs,
+            Arc::clone(&self.engine),
+        ))
+    }
+
+    /// One repetition of a measurement.
+    #[pyo3(signature = (*, prompt, generate, depth))]
+    fn bench<'py>(
+        &self,
+        py: Python<'py>,
+        prompt: usize,
+        generate: usize,
+        depth: usize,
+    ) -> PyResult<Bound<'py, PyDict>> {
+        let times = wait_for(py, self.engine.bench(prompt, generate, depth))?;
+        let dict = PyDict::new(py);
+        dict.set_item("prompt_ns", times.prompt_ns)?;
+        dict.set_item("generate_ns", times.generate_ns)?;
+        dict.set_item("prompt_tokens", times.prompt_tokens)?;
+        dict.set_item("generate_tokens", times.generate_tokens)?;
+        Ok(dict)
+    }
+
+    /// Stops what runs and frees the memory.
+    fn close(&self, py: Python<'_>) {
+        py.detach(|| self.engine.close());
+    }
+}
+
+fn choice_error(name: &'static str, known: &[&str], found: &str) -> OptionError {
+    OptionError::new(name, format!("one of {}", known.join(", ")), found)
+}
