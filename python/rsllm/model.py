@@ -8,6 +8,7 @@ silence: options are checked by name and range before anything runs, and a promp
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
@@ -51,8 +52,8 @@ def load(
     `bf16`, `f32`, `q8_0`, `q4_0`), `isa` forces an instruction set. `mmap=False` reads the file into memory, for
     files that may be changed or fail while they are used.
 
-    Raises `ModelNotFoundError`, `DownloadError`, `GgufError`, `ModelError`, `OptionError`, and `FileNotFoundError`
-    and its kin.
+    What is odd about a file, but no error, is a `RuntimeWarning`. Raises `ModelNotFoundError`, `DownloadError`,
+    `GgufError`, `ModelError`, `OptionError`, and `FileNotFoundError` and its kin.
 
     >>> model = rsllm.load("demo")
     >>> for token in model.stream("The capital of France is", temperature=0):
@@ -61,7 +62,10 @@ def load(
     from rsllm.refs import resolve
 
     _check_load_options(threads, context, gpu_layers)
-    return Model(resolve(ref), threads=threads, context=context, kv_type=kv_type, isa=isa, mmap=mmap)
+    model = Model(resolve(ref), threads=threads, context=context, kv_type=kv_type, isa=isa, mmap=mmap)
+    for text in model.info()["warnings"]:
+        warnings.warn(f"{model.path}: {text}", RuntimeWarning, stacklevel=2)
+    return model
 
 
 class Model:

@@ -42,6 +42,7 @@ class Behaviour:
     context: int = 256
     add_bos: bool = False
     template: str | None = CHATML
+    warnings: list[str] = field(default_factory=list)
     engines: list[Engine] = field(default_factory=list)
 
 
@@ -97,6 +98,7 @@ class Engine:
             "file_bytes": 4000,
             "decode_bytes_per_token": 1000,
             "parameters": 1_000_000_000,
+            "warnings": behaviour.warnings,
         }
 
     def metadata(self) -> dict[str, Any]:

@@ -190,6 +190,12 @@ def test_layers_for_a_gpu_are_refused_and_not_run_on_the_cpu(core: Any, model_fi
     assert caught.value.name == "gpu_layers"
 
 
+def test_what_is_odd_about_a_file_is_a_warning(core: Any, model_file: Path) -> None:
+    core.behaviour.warnings = ["tensors without a use here: x"]
+    with pytest.warns(RuntimeWarning, match="without a use"):
+        rsllm.load(model_file).close()
+
+
 def test_many_threads_share_one_model(model: rsllm.Model) -> None:
     with ThreadPoolExecutor(8) as pool:
         assert list(pool.map(lambda _: model.generate("hi").text, range(40))) == [WHOLE] * 40
