@@ -33,24 +33,6 @@ def imports(path: Path, *, top_only: bool = False) -> set[str]:
     return found
 
 
-def test_only_these_modules_know_the_core() -> None:
-    knowing = {str(path) for path in MODULES if "rsllm._core" in imports(path)}
-    assert knowing == {"__init__.py", "gguf.py", "machine.py", "model.py"}
-
-
-def test_nothing_imports_the_command_line_but_itself() -> None:
-    assert [
-        str(path) for path in MODULES if path.parts[0] != "cli" and any("rsllm.cli" in m for m in imports(path))
-    ] == []
-
-
-@pytest.mark.parametrize("folder", ["refs", "chat"])
-def test_references_and_templates_know_no_model(folder: str) -> None:
-    for path in MODULES:
-        if path.parts[0] == folder and path.name != "session.py":
-            assert not {"rsllm.model", "rsllm.streams"} & imports(path), path
-
-
 def test_only_system_and_config_ask_which_system_it_is() -> None:
     for path in MODULES:
         if path.name not in ("system.py", "config.py"):
