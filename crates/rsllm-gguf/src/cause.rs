@@ -61,10 +61,10 @@ pub enum Cause {
         needed: u128,
         available: u64,
     },
-    #[error("{field} is {length} long; the limit is {limit}")]
-    TooLong {
+    #[error("{field} is {value}, above the limit of {limit}")]
+    LimitExceeded {
         field: String,
-        length: u64,
+        value: u64,
         limit: u64,
     },
     #[error("{field} is not UTF-8")]
@@ -240,7 +240,7 @@ impl Cause {
             | Self::RemovedTensorType { .. } => ErrorKind::Unsupported,
             Self::EndOfFile { .. } | Self::Truncated { .. } => ErrorKind::Truncated,
             Self::LengthBeyondFile { .. }
-            | Self::TooLong { .. }
+            | Self::LimitExceeded { .. }
             | Self::NotUtf8 { .. }
             | Self::EmptyKey { .. }
             | Self::DuplicateKey { .. }
@@ -306,11 +306,11 @@ impl Cause {
                 format!("at most {available} bytes"),
                 length.to_string(),
             ),
-            Self::TooLong {
+            Self::LimitExceeded {
                 field,
-                length,
+                value,
                 limit,
-            } => details(field, format!("at most {limit}"), length.to_string()),
+            } => details(field, format!("at most {limit}"), value.to_string()),
             Self::NotUtf8 { field } => details(field, "UTF-8", "other bytes"),
 
             Self::EmptyKey { index } => details(

@@ -38,24 +38,25 @@ impl<'a> Cursor<'a> {
     pub(crate) fn count(
         &mut self,
         min_bytes: usize,
+        limit: u64,
         field: impl Fn() -> String,
     ) -> Result<usize, GgufError> {
-        let count = self.u64(&field)?;
-        self.check_length(count, min_bytes, field)
+        let value = self.u64(&field)?;
+        let count = self.check_length(value, min_bytes, &field)?;
+        if value > limit {
+            return Err(Cause::LimitExceeded {
+                field: field(),
+                value,
+                limit,
+            }
+            .into());
+        }
+        Ok(count)
     }
 
     /// A string: u64 length, bytes.
     pub(crate) fn string(&mut self, field: impl Fn() -> String) -> Result<&'a [u8], GgufError> {
-        let length = self.u64(|| format!("length of {}", field()))?;
-        if length > MAX_STRING_BYTES && length <= self.remaining() as u64 {
-            return Err(Cause::TooLong {
-                field: field(),
-                length,
-                limit: MAX_STRING_BYTES,
-            }
-            .into());
-        }
-        let length = self.check_length(length, 1, || format!("length of {}", field()))?;
+        let length = self.count(1, MAX_STRING_BYTES, || format!("length of {}", field()))?;
         self.take(length, field)
     }
 
@@ -88,7 +89,7 @@ impl<'a> Cursor<'a> {
         if ty == ValueType::Array {
             return Err(Cause::NestedArray { key: key.into() }.into());
         }
-        let count = self.count(ty.min_bytes(), || format!("length of {key}"))?;
+        let count = self.count(ty.min_bytes(), MAX_ELEMENTS, || format!("length of {key}"))?;
         Ok(match ty {
             ValueType::U8 => Array::U8(self.elements(count, key, u8::from_le_bytes)?),
             ValueType::I8 => Array::I8(self.elements(count, key, i8::from_le_bytes)?),
@@ -187,6 +188,8 @@ impl<'a> Cursor<'a> {
     }
 }
 
+/// The reference engine's limit on one array.
+const MAX_ELEMENTS: u64 = 1 << 30;
 /// The reference engine's limit on one string.
 pub(crate) const MAX_STRING_BYTES: u64 = 1 << 30;
 

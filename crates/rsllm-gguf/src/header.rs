@@ -35,10 +35,9 @@ pub(crate) fn parse(bytes: &[u8], file: &Path, shard: usize) -> Result<Header, G
 fn parse_unnamed(bytes: &[u8], file: &Path, shard: usize) -> Result<Header, GgufError> {
     let mut cursor = Cursor::new(bytes);
     let version = magic_and_version(&mut cursor, bytes)?;
-    let n_tensors = cursor.u64(|| "tensor count".into())?;
-    let n_entries = cursor.count(MIN_ENTRY_BYTES, || "metadata count".into())?;
     // After the metadata less is left, but then the loop below ends at the first record that is not there.
-    let n_tensors = check_tensor_count(n_tensors, cursor.remaining())?;
+    let n_tensors = cursor.count(MIN_RECORD_BYTES, MAX_TENSORS, || "tensor count".into())?;
+    let n_entries = cursor.count(MIN_ENTRY_BYTES, MAX_ENTRIES, || "metadata count".into())?;
 
     let metadata = read_metadata(&mut cursor, n_entries, file)?;
     let alignment = alignment(&metadata)?;
@@ -94,20 +93,6 @@ fn magic_and_version(cursor: &mut Cursor<'_>, bytes: &[u8]) -> Result<u32, GgufE
         .into()),
         0 | 1 => Err(Cause::VersionTooOld { version }.into()),
         _ => Err(Cause::VersionTooNew { version }.into()),
-    }
-}
-
-fn check_tensor_count(n_tensors: u64, remaining: usize) -> Result<usize, GgufError> {
-    let needed = u128::from(n_tensors) * MIN_RECORD_BYTES as u128;
-    match usize::try_from(n_tensors) {
-        Ok(count) if needed <= remaining as u128 => Ok(count),
-        _ => Err(Cause::LengthBeyondFile {
-            field: "tensor count".into(),
-            length: n_tensors,
-            needed,
-            available: remaining as u64,
-        }
-        .into()),
     }
 }
 
@@ -222,9 +207,9 @@ fn read_record(cursor: &mut Cursor<'_>, index: usize, file_len: u64) -> Result<R
 /// A key or tensor name: UTF-8 of limited length.
 fn checked_name(bytes: &[u8], limit: usize, field: impl Fn() -> String) -> Result<&str, GgufError> {
     if bytes.len() > limit {
-        return Err(Cause::TooLong {
-            field: field(),
-            length: bytes.len() as u64,
+        return Err(Cause::LimitExceeded {
+            field: format!("length of {}", field()),
+            value: bytes.len() as u64,
             limit: limit as u64,
         }
         .into());
@@ -242,5 +227,10 @@ pub(crate) const DEFAULT_ALIGNMENT: u32 = 32;
 const MIN_ENTRY_BYTES: usize = 8 + 4 + 1;
 /// Name length, dimension count, type, offset.
 const MIN_RECORD_BYTES: usize = 8 + 4 + 4 + 8;
+/// Real models have less than a thousand. An entry takes about 18 times its least size in memory, so that without a
+/// limit a large file of nothing but entries could ask for more memory than there is.
+const MAX_ENTRIES: u64 = 1 << 16;
+/// Real models have up to 47,000, those with a tensor for each expert of each layer. Limited as the entries are.
+const MAX_TENSORS: u64 = 1 << 18;
 /// Enough for the magic of a tar archive and the first member's name in a zip.
 const SNIFFED_BYTES: usize = 512;

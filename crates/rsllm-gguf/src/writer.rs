@@ -325,11 +325,12 @@ fn check_length(
     limit: u64,
     field: impl FnOnce() -> String,
 ) -> Result<(), GgufError> {
-    let length = length as u64;
-    if length > limit {
-        return Err(Cause::TooLong {
-            field: field(),
-            length,
+    let value = length as u64;
+    if value > limit {
+        let field = format!("length of {}", field());
+        return Err(Cause::LimitExceeded {
+            field,
+            value,
             limit,
         }
         .into());
