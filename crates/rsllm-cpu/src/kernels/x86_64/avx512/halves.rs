@@ -1,0 +1,45 @@
+//! Scales of eight blocks of 32 values, which lie a block apart.
+
+use std::arch::x86_64::*;
+
+/// Where the scale (lanes 0 to 7) and the minimum (lanes 8 to 15) of eight blocks are in `N` vectors loaded from them.
+pub(super) struct Places<const N: usize> {
+    words: [[i16; 32]; N],
+    lanes: [u32; N],
+}
+
+impl<const N: usize> Places<N> {
+    /// For blocks of `block_bytes` whose first word is the scale and whose word `min_word` is the minimum, seen through
+    /// loads of 64 bytes at `loads`.
+    pub(super) const fn new(block_bytes: usize, min_word: usize, loads: [usize; N]) -> Self {
+        let (mut words, mut lanes) = ([[0; 32]; N], [0; N]);
+        let mut lane = 0;
+        while lane < 16 {
+            let at = lane % 8 * block_bytes + lane / 8 * min_word * 2;
+            let mut n = 0;
+            while at < loads[n] || at + 2 > loads[n] + 64 {
+                n += 1;
+            }
+            words[n][lane] = ((at - loads[n]) / 2) as i16;
+            lanes[n] |= 1 << lane;
+            lane += 1;
+        }
+        Self { words, lanes }
+    }
+
+    /// The scales and the minima.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(super) fn gather(&self, loads: [__m512i; N]) -> __m512 {
+        let mut halves = _mm512_setzero_si512();
+        for (n, load) in loads.into_iter().enumerate() {
+            let words = super::simd::load512::<0, _>(&self.words[n]);
+            halves = if n == 0 {
+                _mm512_permutexvar_epi16(words, load)
+            } else {
+                _mm512_mask_permutexvar_epi16(halves, self.lanes[n], words, load)
+            };
+        }
+        _mm512_cvtph_ps(_mm512_castsi512_si256(halves))
+    }
+}

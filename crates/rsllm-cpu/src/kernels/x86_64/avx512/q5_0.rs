@@ -1,0 +1,81 @@
+//! Q5_0, and the fifth bits that Q5_1 shares.
+
+use std::arch::x86_64::*;
+
+use rsllm_quant::{ActivationBlock, BlockQ5_0};
+
+use super::dot::{
+    Activations, Call, LANES_OF_32, Weights, dot_rows, quants, scales_and_sums, step,
+};
+use super::halves;
+use super::simd::{load128, load512};
+use super::unpack::{IN_ORDER, unpack_units};
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn dot(
+    rows: &[u8],
+    row_bytes: usize,
+    x: &[ActivationBlock],
+    n_columns: usize,
+    out: &mut [f32],
+) {
+    let call = Call {
+        rows,
+        row_bytes,
+        x,
+        n_columns,
+        out,
+    };
+    dot_rows(
+        call,
+        |x| prepare(x),
+        |unit| load(unit),
+        |w, x, acc| step::<4, 0>(w, x, &LANES_OF_32, acc),
+    );
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn unpack(blocks: &[u8], out: &mut [f32]) {
+    unpack_units::<[BlockQ5_0; 8], 32, OFFSET, 0>(blocks, out, &IN_ORDER, |unit| load(unit));
+}
+
+/// What a code is above its value.
+const OFFSET: i32 = 16;
+
+const SCALES: halves::Places<3> = halves::Places::new(size_of::<BlockQ5_0>(), 0, [0, 66, 112]);
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn load(unit: &[BlockQ5_0; 8]) -> Weights {
+    let [a, b, c, d, e, f, g, h] = unit;
+    let q = [
+        five_bits(&a.qs, &b.qs, a.qh, b.qh),
+        five_bits(&c.qs, &d.qs, c.qh, d.qh),
+        five_bits(&e.qs, &f.qs, e.qh, f.qh),
+        five_bits(&g.qs, &h.qs, g.qh, h.qh),
+    ];
+    let scales = SCALES.gather([
+        load512::<0, _>(unit),
+        load512::<66, _>(unit),
+        load512::<112, _>(unit),
+    ]);
+    Weights::new(q, scales)
+}
+
+/// The codes of two blocks in element order.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn five_bits(qs_a: &[u8; 16], qs_b: &[u8; 16], qh_a: [u8; 4], qh_b: [u8; 4]) -> __m512i {
+    let a = _mm512_broadcast_i32x4(load128::<0, _>(qs_a));
+    let both = _mm512_mask_broadcast_i32x4(a, 0xff00, load128::<0, _>(qs_b));
+    let halves = _mm512_srlv_epi64(both, _mm512_setr_epi64(0, 0, 4, 4, 0, 0, 4, 4));
+    let low = _mm512_and_si512(halves, _mm512_set1_epi8(15));
+    let fifth = u64::from(u32::from_le_bytes(qh_a)) | u64::from(u32::from_le_bytes(qh_b)) << 32;
+    _mm512_mask_add_epi8(low, fifth, low, _mm512_set1_epi8(16))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn prepare(x: &ActivationBlock) -> Activations<4> {
+    Activations::new::<{ OFFSET as u8 }>(quants(x), scales_and_sums(x))
+}

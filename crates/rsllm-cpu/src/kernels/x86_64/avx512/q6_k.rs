@@ -1,0 +1,92 @@
+//! Q6_K, and the sixteen scales of a block that Q3_K and Q2_K share.
+
+use std::arch::x86_64::*;
+
+use rsllm_quant::{ActivationBlock, BlockQ6K, F16Le};
+
+use super::dot::{
+    Activations, Call, LANES_OF_16, Weights, dot_rows, quants, scales_and_sums, step,
+};
+use super::simd::{load128, load256, load512};
+use super::unpack::{IN_ORDER, unpack_units};
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn dot(
+    rows: &[u8],
+    row_bytes: usize,
+    x: &[ActivationBlock],
+    n_columns: usize,
+    out: &mut [f32],
+) {
+    let call = Call {
+        rows,
+        row_bytes,
+        x,
+        n_columns,
+        out,
+    };
+    dot_rows(
+        call,
+        |x| prepare(x),
+        |unit| load(unit),
+        |w, x, acc| step::<4, 0>(w, x, &LANES_OF_16, acc),
+    );
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn unpack(blocks: &[u8], out: &mut [f32]) {
+    unpack_units::<BlockQ6K, 16, OFFSET, 0>(blocks, out, &IN_ORDER, |unit| load(unit));
+}
+
+/// What a code is above its value.
+const OFFSET: i32 = 32;
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn load(block: &BlockQ6K) -> Weights {
+    let [a, b] = half(load512::<0, _>(&block.ql), load256::<0, _>(&block.qh));
+    let [c, d] = half(load512::<64, _>(&block.ql), load256::<32, _>(&block.qh));
+    let scales = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load128::<0, _>(&block.scales)));
+    Weights::new([a, b, c, d], _mm512_mul_ps(broadcast_half(block.d), scales))
+}
+
+/// The codes of 128 elements in order, from their 64 bytes of low bits and 32 bytes of high bits.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn half(ql: __m512i, qh: __m256i) -> [__m512i; 2] {
+    let qh = _mm512_broadcast_i64x4(qh);
+    // High bits of elements 0..32, 32..64, 64..96 and 96..128 are bits 0, 2, 4 and 6; they go to bit 4 of their byte.
+    let high_a = _mm512_rolv_epi64(qh, _mm512_setr_epi64(4, 4, 4, 4, 2, 2, 2, 2));
+    let high_b = _mm512_rolv_epi64(qh, _mm512_setr_epi64(0, 0, 0, 0, 62, 62, 62, 62));
+    let low_a = _mm512_and_si512(ql, _mm512_set1_epi8(15));
+    let low_b = _mm512_and_si512(_mm512_srli_epi16::<4>(ql), _mm512_set1_epi8(15));
+    let mask = _mm512_set1_epi8(0x30);
+    // low | high & mask
+    [
+        _mm512_ternarylogic_epi32::<0xf8>(low_a, high_a, mask),
+        _mm512_ternarylogic_epi32::<0xf8>(low_b, high_b, mask),
+    ]
+}
+
+/// A half as f32 in all lanes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn broadcast_half(half: F16Le) -> __m512 {
+    _mm512_cvtph_ps(_mm256_set1_epi16(half.to_bits() as i16))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn prepare(x: &ActivationBlock) -> Activations<4> {
+    Activations::new::<{ OFFSET as u8 }>(quants(x), scales_of_sixteen(x))
+}
+
+/// The scale of each 16 activations.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn scales_of_sixteen(x: &ActivationBlock) -> __m512 {
+    _mm512_permutexvar_ps(
+        _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7),
+        scales_and_sums(x),
+    )
+}

@@ -1,0 +1,79 @@
+//! Q8_0.
+
+use std::arch::x86_64::*;
+
+use rsllm_quant::{ActivationBlock, BlockQ8_0};
+
+use super::dot::{
+    Activations, Call, LANES_OF_32, Weights, dot_rows, quants, scales_and_sums, step,
+};
+use super::halves;
+use super::simd::{load256, load512};
+use super::unpack::{IN_ORDER, unpack_units};
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn dot(
+    rows: &[u8],
+    row_bytes: usize,
+    x: &[ActivationBlock],
+    n_columns: usize,
+    out: &mut [f32],
+) {
+    let call = Call {
+        rows,
+        row_bytes,
+        x,
+        n_columns,
+        out,
+    };
+    dot_rows(
+        call,
+        |x| prepare(x),
+        |unit| load(unit),
+        |w, x, acc| step::<4, 0>(w, x, &LANES_OF_32, acc),
+    );
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn unpack(blocks: &[u8], out: &mut [f32]) {
+    unpack_units::<[BlockQ8_0; 8], 32, OFFSET, 0>(blocks, out, &IN_ORDER, |unit| load(unit));
+}
+
+/// The dot wants unsigned bytes, so the quants get their sign bit flipped.
+const OFFSET: i32 = 128;
+
+const SCALES: halves::Places<4> = halves::Places::new(size_of::<BlockQ8_0>(), 0, [0, 68, 136, 204]);
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn load(unit: &[BlockQ8_0; 8]) -> Weights {
+    let [a, b, c, d, e, f, g, h] = unit;
+    let q = [
+        unsigned(a, b),
+        unsigned(c, d),
+        unsigned(e, f),
+        unsigned(g, h),
+    ];
+    let heads = [
+        load512::<0, _>(unit),
+        load512::<68, _>(unit),
+        load512::<136, _>(unit),
+        load512::<204, _>(unit),
+    ];
+    Weights::new(q, SCALES.gather(heads))
+}
+
+/// Quants of two blocks, plus [`OFFSET`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn unsigned(a: &BlockQ8_0, b: &BlockQ8_0) -> __m512i {
+    let (a, b) = (load256::<0, _>(&a.qs), load256::<0, _>(&b.qs));
+    let both = _mm512_inserti64x4::<1>(_mm512_castsi256_si512(a), b);
+    _mm512_xor_si512(both, _mm512_set1_epi8(OFFSET as i8))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn prepare(x: &ActivationBlock) -> Activations<4> {
+    Activations::new::<{ OFFSET as u8 }>(quants(x), scales_and_sums(x))
+}

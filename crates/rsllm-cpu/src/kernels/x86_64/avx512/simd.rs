@@ -1,0 +1,79 @@
+//! What all AVX-512 kernels share: loads and stores whose bounds the compiler checks, prefetch, horizontal sums.
+//!
+//! Everything else in the kernels is safe code: the intrinsics that touch no memory are safe in functions with the right
+//! `target_feature`.
+
+use std::arch::x86_64::*;
+
+use bytemuck::Pod;
+
+/// 64 bytes from byte `AT` of `src` on.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn load512<const AT: usize, T: Pod>(src: &T) -> __m512i {
+    const { assert!(AT + 64 <= size_of::<T>()) };
+    // SAFETY: the 64 bytes lie within `src`, by the line above; `loadu` has no alignment duty.
+    unsafe { _mm512_loadu_si512(std::ptr::from_ref(src).byte_add(AT).cast()) }
+}
+
+/// 32 bytes from byte `AT` of `src` on.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn load256<const AT: usize, T: Pod>(src: &T) -> __m256i {
+    const { assert!(AT + 32 <= size_of::<T>()) };
+    // SAFETY: the 32 bytes lie within `src`, by the line above; `loadu` has no alignment duty.
+    unsafe { _mm256_loadu_si256(std::ptr::from_ref(src).byte_add(AT).cast()) }
+}
+
+/// 16 bytes from byte `AT` of `src` on.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn load128<const AT: usize, T: Pod>(src: &T) -> __m128i {
+    const { assert!(AT + 16 <= size_of::<T>()) };
+    // SAFETY: the 16 bytes lie within `src`, by the line above; `loadu` has no alignment duty.
+    unsafe { _mm_loadu_si128(std::ptr::from_ref(src).byte_add(AT).cast()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn load_f32(src: &[f32; 16]) -> __m512 {
+    // SAFETY: `src` is 64 bytes long; `loadu` has no alignment duty.
+    unsafe { _mm512_loadu_ps(src.as_ptr()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn store_f32(dst: &mut [f32; 16], values: __m512) {
+    // SAFETY: `dst` is 64 bytes long; `storeu` has no alignment duty.
+    unsafe { _mm512_storeu_ps(dst.as_mut_ptr(), values) }
+}
+
+/// How far ahead of the read position weights are asked for. Far enough to cover a memory latency at full bandwidth; on
+/// Sapphire Rapids 4 KiB into L2 was faster than any shorter distance into L1, which holds fewer lines under way.
+const PREFETCH_BYTES: usize = 4096;
+
+/// Asks for every cache line [`PREFETCH_BYTES`] behind `src`. A line left out would cost a whole memory latency.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn prefetch_behind<T>(src: &T) {
+    let start = std::ptr::from_ref(src)
+        .cast::<i8>()
+        .wrapping_add(PREFETCH_BYTES);
+    for line in 0..size_of::<T>().div_ceil(64) {
+        // SAFETY: a prefetch reads nothing; an address outside the weights, or unmapped, has no effect.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(start.wrapping_add(64 * line)) };
+    }
+}
+
+/// The sum of all lanes. The order of additions is fixed, so equal vectors have equal sums wherever they occur.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn horizontal_sum(v: __m512) -> f32 {
+    let eight = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v));
+    let four = _mm_add_ps(
+        _mm256_castps256_ps128(eight),
+        _mm256_extractf128_ps::<1>(eight),
+    );
+    let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+}
