@@ -3,6 +3,9 @@
 
 use std::path::{Path, PathBuf};
 
+use rsllm_gguf::{Gguf, GgufError, GgufWriter};
+use rsllm_quant::GgmlType;
+
 pub(crate) mod exercise;
 
 /// A GGUF file in the making, with whatever nonsense the test wants in it.
@@ -102,4 +105,46 @@ impl Drop for Folder {
     fn drop(&mut self) {
         let _ = std::fs::remove_dir_all(&self.0);
     }
+}
+
+/// The error that opening `bytes` under the name `case.gguf` gives.
+pub(crate) fn refused(bytes: &[u8]) -> GgufError {
+    match Gguf::from_bytes(bytes.to_vec(), "case.gguf") {
+        Ok(model) => panic!("accepted as {model:?}"),
+        Err(error) => {
+            assert_eq!(
+                error.file(),
+                Some(std::path::Path::new("case.gguf")),
+                "{error}"
+            );
+            error
+        }
+    }
+}
+
+/// A model of `n_tensors` tensors of ten f32, all bytes of tensor `i` being `i`.
+pub(crate) fn small_model(n_tensors: usize) -> Vec<u8> {
+    let mut file = Vec::new();
+    let mut number = 0;
+    writer(n_tensors)
+        .write_to(&mut file, |_, out| {
+            number += 1;
+            out.write_all(&[number - 1; 40])
+        })
+        .unwrap();
+    file
+}
+
+/// A writer of what `small_model` has.
+pub(crate) fn writer(n_tensors: usize) -> GgufWriter {
+    let metadata = [("general.architecture", "llama"), ("general.name", "tiny")]
+        .into_iter()
+        .collect();
+    let mut writer = GgufWriter::new(metadata).unwrap();
+    for index in 0..n_tensors {
+        writer
+            .add_tensor(&format!("blk.{index}.w"), GgmlType::F32, &[10])
+            .unwrap();
+    }
+    writer
 }
