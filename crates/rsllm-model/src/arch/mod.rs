@@ -6,6 +6,8 @@ mod llama;
 mod qwen2;
 mod qwen3;
 mod qwen3moe;
+#[cfg(test)]
+mod tests;
 
 use rsllm_gguf::Metadata;
 
