@@ -42,6 +42,7 @@ PARTS: dict[str, set[str]] = {
     "chat": {"errors", "options", "streams"},
     "machine": {"_core", "system"},
     "refs": {"config", "errors", "gguf", "system"},
+    "machine": {"_core", "errors", "system"},
     "model": {"_core", "chat", "config", "errors", "options", "refs", "streams"},
     "__init__": {"_core", "errors", "gguf", "model", "streams"},
     "__main__": {"cli"},
