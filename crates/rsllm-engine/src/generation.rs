@@ -97,20 +97,28 @@ pub struct Generation {
 
 /// Cancels a generation from anywhere.
 #[derive(Clone, Debug)]
-pub struct CancelHandle(Arc<AtomicBool>);
+pub struct CancelHandle {
+    /// Read by the model between layers. Closing the engine sets it too.
+    abort: Arc<AtomicBool>,
+    by_caller: Arc<AtomicBool>,
+}
 
 impl CancelHandle {
     pub(crate) fn new(abort: Arc<AtomicBool>) -> Self {
-        Self(abort)
+        Self {
+            abort,
+            by_caller: Arc::default(),
+        }
     }
 
     /// Asks the engine to stop; it does within one layer of the model.
     pub fn cancel(&self) {
-        self.0.store(true, Ordering::Relaxed);
+        self.by_caller.store(true, Ordering::Relaxed);
+        self.abort.store(true, Ordering::Relaxed);
     }
 
     fn is_cancelled(&self) -> bool {
-        self.0.load(Ordering::Relaxed)
+        self.by_caller.load(Ordering::Relaxed)
     }
 }
 

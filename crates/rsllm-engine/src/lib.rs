@@ -10,10 +10,14 @@ mod context;
 mod cores;
 mod cpu;
 mod engine;
+#[cfg(test)]
+mod engine_tests;
 mod error;
 mod forward;
 mod generation;
 mod load;
+#[cfg(test)]
+mod load_tests;
 mod loaded;
 mod memory;
 mod options;
@@ -21,6 +25,8 @@ mod reply;
 pub mod sampling;
 mod sequence;
 pub mod stop;
+#[cfg(test)]
+mod testing;
 mod text;
 mod thread;
 mod worker;

@@ -13,7 +13,7 @@ use crate::context::ContextQuery;
 use crate::cores::usable_cores;
 use crate::engine::{Engine, EngineParts};
 use crate::error::EngineError;
-use crate::forward::Limits;
+use crate::forward::{Forward, Limits};
 use crate::generation::nanoseconds;
 use crate::loaded::LoadedModel;
 use crate::memory::available_bytes;
@@ -140,16 +140,6 @@ pub(crate) fn load(path: &Path, options: &LoadOptions) -> Result<Engine, EngineE
             model.unused_tensors().join(", ")
         ));
     }
-    let control = Arc::new(Control::default());
-    let end_tokens = tokenizer.end_of_generation().to_vec();
-    let worker = Worker {
-        model: LoadedModel::new(model, limits)?,
-        tokenizer: tokenizer.clone(),
-        end_tokens: end_tokens.clone(),
-        logits: vec![0.0; max_outputs * vocab_size],
-        control: Arc::clone(&control),
-    };
-    let thread = EngineThread::spawn(control, move |commands| worker.run(&commands))?;
     let info = EngineInfo {
         architecture: config.architecture.to_owned(),
         name: file
@@ -180,6 +170,27 @@ pub(crate) fn load(path: &Path, options: &LoadOptions) -> Result<Engine, EngineE
             .sum(),
         warnings,
     };
+    start_engine(LoadedModel::new(model, limits)?, tokenizer, file, info)
+}
+
+/// Starts the thread of `model`.
+pub(crate) fn start_engine(
+    model: impl Forward + Send + 'static,
+    tokenizer: Tokenizer,
+    file: Gguf,
+    info: EngineInfo,
+) -> Result<Engine, EngineError> {
+    let limits = model.limits();
+    let control = Arc::new(Control::default());
+    let end_tokens = tokenizer.end_of_generation().to_vec();
+    let worker = Worker {
+        model,
+        tokenizer: tokenizer.clone(),
+        end_tokens: end_tokens.clone(),
+        logits: vec![0.0; limits.max_outputs * limits.vocab_size],
+        control: Arc::clone(&control),
+    };
+    let thread = EngineThread::spawn(control, move |commands| worker.run(&commands))?;
     Ok(Engine::from_parts(EngineParts {
         info,
         tokenizer,
