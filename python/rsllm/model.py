@@ -8,7 +8,6 @@ silence: options are checked by name and range before anything runs, and a promp
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
@@ -52,8 +51,8 @@ def load(
     `bf16`, `f32`, `q8_0`, `q4_0`), `isa` forces an instruction set. `mmap=False` reads the file into memory, for
     files that may be changed or fail while they are used.
 
-    What is odd about a file, but no error, is a `RuntimeWarning`. Raises `ModelNotFoundError`, `DownloadError`,
-    `GgufError`, `ModelError`, `OptionError`, and `FileNotFoundError` and its kin.
+    Raises `ModelNotFoundError`, `DownloadError`, `GgufError`, `ModelError`, `OptionError`, and `FileNotFoundError`
+    and its kin. What is odd about a file, but no error, stands in `Model.info()["warnings"]`.
 
     >>> model = rsllm.load("demo")
     >>> for token in model.stream("The capital of France is", temperature=0):
@@ -62,10 +61,7 @@ def load(
     from rsllm.refs import resolve
 
     _check_load_options(threads, context, gpu_layers)
-    model = Model(resolve(ref), threads=threads, context=context, kv_type=kv_type, isa=isa, mmap=mmap)
-    for text in model.info()["warnings"]:
-        warnings.warn(f"{model.path}: {text}", RuntimeWarning, stacklevel=2)
-    return model
+    return Model(resolve(ref), threads=threads, context=context, kv_type=kv_type, isa=isa, mmap=mmap)
 
 
 class Model:
@@ -151,7 +147,7 @@ class Model:
 
     def detokenize(self, ids: Iterable[int], *, render_special: bool = True) -> str:
         """The text of token ids; bytes that are not valid UTF-8 become U+FFFD."""
-        return self._open_engine().detokenize(_ids(ids), render_special=render_special)
+        return self._open_engine().detokenize(self._ids(ids), render_special=render_special)
 
     def token_bytes(self, id: int) -> bytes:
         """The bytes that one token stands for; they need not be valid UTF-8 by themselves."""
@@ -161,7 +157,7 @@ class Model:
         """The model's raw scores, `(n, vocab_size)` float32: row i is the prediction after token i."""
         import numpy
 
-        ids = _ids(tokens)
+        ids = self._ids(tokens)
         data = self._open_engine().logits(ids)
         return numpy.frombuffer(data, dtype="<f4").reshape(len(ids), self._info["vocab_size"])
 
@@ -199,7 +195,8 @@ class Model:
         return self._metadata
 
     def info(self) -> dict[str, Any]:
-        """What was loaded and how: architecture, context and why it is so long, threads, instruction set, memory."""
+        """What was loaded and how: architecture, context and why it is so long, threads, instruction set, memory, and
+        `warnings` about the file."""
         return dict(self._info)
 
     @property
@@ -252,7 +249,7 @@ class Model:
 
     def _prompt_ids(self, prompt: str | Iterable[int]) -> list[int]:
         if not isinstance(prompt, str):
-            return _ids(prompt)
+            return self._ids(prompt)
         engine = self._open_engine()
         ids = engine.tokenize(_text(prompt), add_special=True, parse_special=True)
         special = engine.special_tokens()
@@ -260,6 +257,17 @@ class Model:
         # A prompt that already begins with the BOS text gets no second one.
         if bos is not None and special["add_bos"] and ids[:2] == [bos, bos]:
             del ids[0]
+        return ids
+
+    def _ids(self, tokens: Iterable[int]) -> list[int]:
+        if isinstance(tokens, (str, bytes)):
+            raise TypeError(f"token ids are whole numbers, not {type(tokens).__name__}; tokenize the text first")
+        # `__index__` takes numpy's integers and refuses floats.
+        ids = [token.__index__() for token in tokens]
+        vocab_size = self._info["vocab_size"]
+        for id in ids:
+            if not 0 <= id < vocab_size:
+                raise TokenizerError(f"token id {id} is outside the vocabulary of {vocab_size}")
         return ids
 
     def _open_engine(self) -> _core.Engine:
@@ -313,17 +321,6 @@ def _check_load_options(threads: int | None, context: int | None, gpu_layers: in
 def _check_count(name: str, value: object, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
         raise OptionError(f"option {name} must be a whole number from {low} to {high}, not {value!r}", name=name)
-
-
-def _ids(tokens: Iterable[int]) -> list[int]:
-    if isinstance(tokens, (str, bytes)):
-        raise TypeError(f"token ids are whole numbers, not {type(tokens).__name__}; tokenize the text first")
-    # `__index__` takes numpy's integers and refuses floats.
-    ids = [token.__index__() for token in tokens]
-    for id in ids:
-        if not 0 <= id < 2**32:
-            raise TokenizerError(f"{id} is no token id")
-    return ids
 
 
 def _text(text: str) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from rsllm.cli.common import ListOf, engine_options, json_option, model_argument, open_model, print_json, table
+from rsllm.cli.common import ListOf, engine_options, json_option, model_argument, print_json, table
 
 __all__ = ["command"]
 
@@ -79,10 +79,11 @@ def command(
 def _measure(
     path: str, load_options: dict[str, Any], prompt: list[int], generate: list[int], depth: list[int], repetitions: int
 ) -> tuple[list[_Row], dict[str, Any]]:
+    import rsllm
     from rsllm import machine
 
     rows = []
-    with open_model(path, load_options) as loaded:
+    with rsllm.load(path, **load_options) as loaded:
         info = loaded.info()
         threads = info["threads"]
         bandwidth = machine.read_bandwidth(path, threads)

@@ -5,15 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from rsllm.errors import OptionError, RsllmError
 from rsllm.options import OPTIONS, parse_option
-
-if TYPE_CHECKING:
-    from rsllm.model import Model
 
 __all__ = [
     "HELP_OPTIONS",
@@ -23,7 +20,6 @@ __all__ = [
     "format_duration",
     "json_option",
     "model_argument",
-    "open_model",
     "print_json",
     "read_stdin",
     "sampling_options",
@@ -198,17 +194,6 @@ def engine_options(function: Function) -> Function:
 def model_argument(function: Function) -> Function:
     """The argument MODEL."""
     return click.argument("model")(function)
-
-
-def open_model(ref: str, load_options: Mapping[str, Any]) -> Model:
-    """The model, with what was odd about it said on standard error."""
-    from rsllm.model import Model
-    from rsllm.refs import resolve
-
-    model = Model(resolve(ref), **load_options)
-    for warning in model.info()["warnings"]:
-        click.echo(f"Warning: {warning}", err=True)
-    return model
 
 
 def json_option(function: Function) -> Function:

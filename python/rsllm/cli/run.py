@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rsllm.cli.common import engine_options, format_duration, model_argument, open_model, read_stdin, sampling_options
+from rsllm.cli.common import engine_options, format_duration, model_argument, read_stdin, sampling_options
 
 if TYPE_CHECKING:
     from rsllm.model import Model
@@ -52,7 +52,12 @@ def command(
     interactive = not prompt and _is_terminal(sys.stdin) and _is_terminal(sys.stdout)
     text = None if interactive else _prompt_text(prompt)
 
-    with open_model(model, load_options) as loaded:
+    import rsllm
+
+    with rsllm.load(model, **load_options) as loaded:
+        if verbose:
+            for warning in loaded.info()["warnings"]:
+                click.echo(f"Warning: {warning}", err=True)
         if text is None:
             from rsllm.cli.repl import Repl
 

@@ -91,6 +91,7 @@ def describe_loaded(model: Model) -> str:
             ],
             "Engine": [("threads", str(info["threads"])), ("instruction set", str(info["isa"]))],
             "Memory": memory,
+            "Warnings": [("", warning) for warning in info["warnings"]],
         }
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from rsllm.cli.common import json_option, model_argument, open_model, print_json, read_stdin, table
+from rsllm.cli.common import json_option, model_argument, print_json, read_stdin, table
 
 __all__ = ["command"]
 
@@ -38,7 +38,9 @@ def command(model: str, text: str | None, special: bool, parse_special: bool, id
             raise click.UsageError("there is no text: give it as an argument or on standard input")
         text = read_stdin()
 
-    with open_model(model, {"context": _CONTEXT}) as loaded:
+    import rsllm
+
+    with rsllm.load(model, context=_CONTEXT) as loaded:
         tokens = loaded.tokenize(text, add_special=special, parse_special=parse_special)
         pieces = [loaded.token_bytes(token) for token in tokens]
     if as_json:
