@@ -1,6 +1,23 @@
 """The Rust core. Private: use the public names of `rsllm`."""
 
+import sys
 from typing import Any, final
+
+__all__ = [
+    "Engine",
+    "Generation",
+    "GgufFile",
+    "TensorData",
+    "Tokenizer",
+    "__version__",
+    "cpu_info",
+    "dequantize",
+    "ggml_types",
+    "measure_read_bandwidth",
+    "quantize",
+    "sample",
+    "sampler_probabilities",
+]
 
 __version__: str
 
@@ -51,7 +68,9 @@ class GgufFile:
 class TensorData:
     """Packed bytes of one tensor; supports the buffer protocol, read only."""
 
-    def __buffer__(self, flags: int, /) -> memoryview: ...
+    # The slot has been there since 3.11, its name in Python since 3.12.
+    if sys.version_info >= (3, 12):
+        def __buffer__(self, flags: int, /) -> memoryview: ...
     def __len__(self) -> int: ...
 
 @final
@@ -83,7 +102,8 @@ class Engine:
     ) -> Engine: ...
     def info(self) -> dict[str, Any]:
         """architecture, name, context, context_reason, training_context, threads, isa, kv_type, weight_bytes, kv_bytes,
-        scratch_bytes, load_ns, vocab_size, embed_dim, n_layers, file_bytes, decode_bytes_per_token, parameters, warnings."""
+        scratch_bytes, load_ns, vocab_size, embed_dim, n_layers, file_bytes, decode_bytes_per_token, parameters,
+        warnings."""
     def metadata(self) -> dict[str, Any]: ...
     def special_tokens(self) -> dict[str, Any]:
         """bos, eos, eot (ids or None), add_bos, add_eos, bos_text, eos_text, end_of_generation (sorted ids)."""

@@ -118,7 +118,8 @@ class TensorView:
     @property
     def packed(self) -> NDArray[numpy.uint8]:
         """The bytes as they lie in the file, one packed row a row: read-only, and not copied."""
-        flat = numpy.frombuffer(memoryview(self._core.tensor_data(self.name)), dtype=numpy.uint8)
+        data: Any = self._core.tensor_data(self.name)  # a buffer, which Python 3.11's types cannot say
+        flat = numpy.frombuffer(data, dtype=numpy.uint8)
         return flat.reshape(*self.shape[:-1], -1) if flat.size else flat
 
     def numpy(self) -> NDArray[numpy.float32]:
