@@ -68,7 +68,7 @@ impl Bpe {
                 byte_tokens[slot] = vocabulary.byte_token(byte);
             } else {
                 let text = byte_to_char(byte).to_string();
-                byte_tokens[slot] = vocabulary.id_of(text.as_bytes());
+                byte_tokens[slot] = vocabulary.text_token(text.as_bytes());
                 byte_symbols[slot] = byte_tokens[slot]
                     .or_else(|| builder.extra_symbols.get(text.as_bytes()).copied())
                     .unwrap_or(NO_SYMBOL);
@@ -116,7 +116,7 @@ impl Bpe {
         if self.flags().ignore_merges {
             scratch.text.clear();
             scratch.text.extend(piece.bytes().map(byte_to_char));
-            if let Some(id) = whole_token(vocabulary, &scratch.text) {
+            if let Some(id) = vocabulary.text_token(scratch.text.as_bytes()) {
                 out.push(id);
                 return;
             }
@@ -148,7 +148,7 @@ impl Bpe {
         }
         let whole = self.flags().ignore_merges
             || (self.flags().whole_newline_runs && text.starts_with('\n'));
-        if let Some(id) = whole_token(vocabulary, &text).filter(|_| whole) {
+        if let Some(id) = vocabulary.text_token(text.as_bytes()).filter(|_| whole) {
             out.push(id);
         } else if self.words_are_apart {
             for word in split_before_spaces(&text) {
@@ -172,7 +172,7 @@ impl Bpe {
             let len = c.len_utf8();
             let character = &text.as_bytes()[start..start + len];
             let id = vocabulary
-                .id_of(character)
+                .text_token(character)
                 .or_else(|| self.extra_symbols.get(character).copied())
                 .unwrap_or(NO_SYMBOL);
             Symbol { id, start, len }
@@ -203,13 +203,6 @@ impl Bpe {
     }
 }
 
-/// The token that `text` is, unless it is one that text must not yield.
-fn whole_token(vocabulary: &Vocabulary, text: &str) -> Option<TokenId> {
-    vocabulary
-        .id_of(text.as_bytes())
-        .filter(|&id| !vocabulary.kind(id).is_protocol())
-}
-
 /// Cuts before each U+2581 that follows another character.
 pub(crate) fn split_before_spaces(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
@@ -235,8 +228,6 @@ struct Builder<'v> {
     words_are_apart: bool,
     /// Both texts of a merge in one.
     joined: Vec<u8>,
-    /// What the last merge gave: vocabularies list results in the order of merges, so the next is often the one after.
-    last_merged: u32,
 }
 
 impl<'v> Builder<'v> {
@@ -247,7 +238,6 @@ impl<'v> Builder<'v> {
             extra_symbols: HashMap::new(),
             words_are_apart: true,
             joined: Vec::new(),
-            last_merged: 0,
         }
     }
 
@@ -279,7 +269,6 @@ impl<'v> Builder<'v> {
             Some(id) => id,
             None => self.extra_symbol(self.joined.clone()),
         };
-        self.last_merged = merged;
         let left = self.symbol(left);
         let right = self.symbol(right);
         self.merges.insert(
@@ -295,7 +284,7 @@ impl<'v> Builder<'v> {
 
     fn symbol(&mut self, text: &[u8]) -> u32 {
         self.vocabulary
-            .id_of(text)
+            .text_token(text)
             .unwrap_or_else(|| self.extra_symbol(text.to_vec()))
     }
 

@@ -28,7 +28,7 @@ impl SentencePiece {
         for byte in 0..=u8::MAX {
             byte_tokens[usize::from(byte)] = vocabulary
                 .byte_token(byte)
-                .or_else(|| vocabulary.id_of(&[byte]));
+                .or_else(|| vocabulary.text_token(&[byte]));
         }
         let mut ranks = Vec::with_capacity(vocabulary.len());
         let mut words_are_apart = true;
@@ -48,7 +48,8 @@ impl SentencePiece {
             ranks,
             longest,
             words_are_apart,
-            unknown,
+            // A file that marks it as control does not want it to come from text.
+            unknown: unknown.filter(|&id| vocabulary.kind(id) != TokenKind::Control),
         }
     }
 

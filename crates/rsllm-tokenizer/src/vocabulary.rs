@@ -133,9 +133,14 @@ impl Vocabulary {
         self.index.get(&self.texts, text)
     }
 
+    /// As [`Self::id_of`], unless it is a token that ordinary text must not yield.
+    pub(crate) fn text_token(&self, text: &[u8]) -> Option<TokenId> {
+        self.id_of(text).filter(|&id| !self.kind(id).is_protocol())
+    }
+
     /// The token of a single byte, written `<0x0A>`.
     pub(crate) fn byte_token(&self, byte: u8) -> Option<TokenId> {
-        self.id_of(format!("<0x{byte:02X}>").as_bytes())
+        self.text_token(format!("<0x{byte:02X}>").as_bytes())
     }
 
     /// All ids with their texts, in order.

@@ -8,7 +8,7 @@ mod sets;
 
 use rules::{CharSet, Fragment, Rule, Stage};
 
-use crate::unicode::{ClassTable, Classes};
+use crate::unicode::ClassTable;
 
 /// What a pre-tokenizer name stands for.
 #[derive(Clone, Copy, Debug)]
@@ -64,18 +64,11 @@ impl PreTokenizer {
 
     /// Cuts `text` into pieces, which together are the text, and hands them to `emit` in order. None is empty.
     pub(crate) fn split(&self, text: &str, emit: &mut dyn FnMut(&str)) {
-        split_stages(
-            self.stages,
-            Fragment {
-                text,
-                table: ClassTable::get(),
-            },
-            emit,
-        );
+        split_stages(self.stages, &Fragment::new(text, ClassTable::get()), emit);
     }
 }
 
-fn split_stages(stages: &[Stage], fragment: Fragment<'_>, emit: &mut dyn FnMut(&str)) {
+fn split_stages(stages: &[Stage], fragment: &Fragment<'_>, emit: &mut dyn FnMut(&str)) {
     let Some((stage, rest)) = stages.split_first() else {
         return emit(fragment.text);
     };
@@ -85,22 +78,17 @@ fn split_stages(stages: &[Stage], fragment: Fragment<'_>, emit: &mut dyn FnMut(&
             if rest.is_empty() {
                 emit(text);
             } else {
-                split_stages(rest, Fragment { text, ..fragment }, emit);
+                split_stages(rest, &Fragment::new(text, fragment.table), emit);
             }
         }
     };
     match stage {
         Stage::Rules(rules) => split_by_rules(rules, fragment, &mut piece),
-        Stage::DigitGroups {
-            digits,
-            only_before_boundary,
-        } => {
-            split_digit_groups(digits, *only_before_boundary, fragment, &mut piece);
-        }
+        Stage::DigitGroups(digits) => split_digit_groups(digits, fragment, &mut piece),
     }
 }
 
-fn split_by_rules(rules: &[Rule], fragment: Fragment<'_>, piece: &mut dyn FnMut(usize, usize)) {
+fn split_by_rules(rules: &[Rule], fragment: &Fragment<'_>, piece: &mut dyn FnMut(usize, usize)) {
     let mut gap_start = 0;
     let mut at = 0;
     while let Some(c) = fragment.char_at(at) {
@@ -118,8 +106,7 @@ fn split_by_rules(rules: &[Rule], fragment: Fragment<'_>, piece: &mut dyn FnMut(
 
 fn split_digit_groups(
     digits: &CharSet,
-    only_before_boundary: bool,
-    fragment: Fragment<'_>,
+    fragment: &Fragment<'_>,
     piece: &mut dyn FnMut(usize, usize),
 ) {
     let mut gap_start = 0;
@@ -130,28 +117,18 @@ fn split_digit_groups(
             at += c.len_utf8();
             continue;
         }
-        let followed_by_word = fragment.char_at(end).is_some_and(|next| {
-            next == '_'
-                || fragment
-                    .table
-                    .classes(next)
-                    .meets(Classes::LETTER.or(Classes::MARK))
-        });
-        if !(only_before_boundary && followed_by_word) {
-            piece(gap_start, at);
-            let starts: Vec<usize> = fragment.text[at..end]
-                .char_indices()
-                .map(|(index, _)| at + index)
-                .collect();
-            let mut from = 0;
-            while from < starts.len() {
-                let left = starts.len() - from;
-                let to = from + if left % 3 == 0 { 3 } else { left % 3 };
-                piece(starts[from], starts.get(to).copied().unwrap_or(end));
-                from = to;
+        piece(gap_start, at);
+        let mut left = fragment.text[at..end].chars().count();
+        let mut start = at;
+        for (index, _) in fragment.text[at..end].char_indices() {
+            if index > 0 && left % 3 == 0 {
+                piece(start, at + index);
+                start = at + index;
             }
-            gap_start = end;
+            left -= 1;
         }
+        piece(start, end);
+        gap_start = end;
         at = end;
     }
     piece(gap_start, at);
@@ -454,6 +431,7 @@ const TABLE: &[Entry] = &[
         flags: Flags {
             clean_spaces: true,
             whole_newline_runs: true,
+            add_bos: true,
             ..RAW
         },
     },
@@ -547,7 +525,7 @@ mod tests {
             (
                 "tiny_aya",
                 "1234 1234x",
-                &["1", "234", " ", "123", "4", "x"],
+                &["1", "234", " ", "1", "234", "x"],
             ),
             ("superbpe", "no 12345 cut", &["no ", "12", "345", " cut"]),
             ("bloom", "ab, c(d", &["ab", ",", " c", "(", "d"]),

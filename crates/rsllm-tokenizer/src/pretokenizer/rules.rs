@@ -4,6 +4,8 @@
 //! form is one variant here with a hand-written matcher that looks at every character a bounded number of times, so no
 //! input makes splitting slower than linear.
 
+use std::cell::{Cell, OnceCell};
+
 use crate::unicode::{ClassTable, Classes};
 
 /// One pass over the text: what it does to every fragment the passes before have left.
@@ -11,13 +13,9 @@ use crate::unicode::{ClassTable, Classes};
 pub(crate) enum Stage {
     /// At each position the first rule that matches cuts out its match; what no rule matches forms pieces of its own.
     Rules(&'static [Rule]),
-    /// Runs of `digits` are cut into groups of three, aligned to the right; the first has one to three.
-    DigitGroups {
-        /// What counts as a digit.
-        digits: CharSet,
-        /// Leave runs alone that a letter or `_` follows, as `(?=(?:\d{3})*\b)` does.
-        only_before_boundary: bool,
-    },
+    /// Runs of these digits are cut into groups of three, aligned to the right; the first has one to three. (This is
+    /// `\d{1,3}(?=(?:\d{3})*\b)`, but the reference does not look for the word boundary.)
+    DigitGroups(CharSet),
 }
 
 /// One alternative of a rule set. In the descriptions a set stands for itself, `?`, `+` and `*` are as in regular
@@ -44,8 +42,8 @@ pub(crate) enum Rule {
     SpacesBeforeText,
     /// `\s{n}(?!\S)`: this many white-space characters, not directly before text.
     SpacesExactly(u32),
-    /// `\s+$`: white space at the end of the fragment.
-    TrailingSpaces,
+    /// `set+$`: characters of the set at the end of the fragment. Only one such rule a stage.
+    Trailing(CharSet),
     /// This text.
     Literal(&'static str),
     /// This text, then characters of the set (at least one, at most `max`), then `after`.
@@ -214,13 +212,54 @@ fn in_ranges(ranges: &[(char, char)], c: char) -> bool {
 }
 
 /// A fragment being split.
-#[derive(Clone, Copy)]
 pub(crate) struct Fragment<'t> {
     pub(crate) text: &'t str,
     pub(crate) table: &'static ClassTable,
+    /// The run of white space looked at last: rules that match only a part of a run would measure it again and again.
+    spaces: Cell<SpaceRun>,
+    /// Where the white space at the end of the fragment begins, once asked for.
+    trailing: OnceCell<usize>,
 }
 
-impl Fragment<'_> {
+/// A run of white space.
+#[derive(Clone, Copy, Default)]
+struct SpaceRun {
+    start: usize,
+    end: usize,
+    /// Where its last newline ends; `start` if there is none.
+    newline_end: usize,
+}
+
+impl<'t> Fragment<'t> {
+    pub(crate) fn new(text: &'t str, table: &'static ClassTable) -> Self {
+        Self {
+            text,
+            table,
+            spaces: Cell::default(),
+            trailing: OnceCell::new(),
+        }
+    }
+
+    /// The rest, from `at` on, of the run of white space there; empty if there is none.
+    fn spaces(&self, at: usize) -> SpaceRun {
+        let mut run = self.spaces.get();
+        if !(run.start <= at && at < run.end) {
+            let end = self.run_end(&SPACE, at);
+            let newline = self.text[at..end].rfind(['\r', '\n']);
+            run = SpaceRun {
+                start: at,
+                end,
+                newline_end: newline.map_or(at, |index| at + index + 1),
+            };
+            self.spaces.set(run);
+        }
+        SpaceRun {
+            start: at,
+            newline_end: run.newline_end.max(at),
+            ..run
+        }
+    }
+
     /// The character at byte `at`, or `None` at the end.
     pub(crate) fn char_at(&self, at: usize) -> Option<char> {
         let byte = *self.text.as_bytes().get(at)?;
@@ -267,7 +306,7 @@ impl Fragment<'_> {
 
 impl Rule {
     /// Where a match from `at` on ends; matches are not empty. `at` is a character boundary before the end.
-    pub(crate) fn match_at(&self, fragment: Fragment<'_>, at: usize) -> Option<usize> {
+    pub(crate) fn match_at(&self, fragment: &Fragment<'_>, at: usize) -> Option<usize> {
         match self {
             Self::Contraction { any_case } => contraction(fragment, at, *any_case),
             Self::Run(run) => run.match_at(fragment, at),
@@ -281,10 +320,7 @@ impl Rule {
                     fragment.char_at(end).is_some() && fragment.one(&SPACE, end).is_none();
                 (found == *n && !before_text).then_some(end)
             }
-            Self::TrailingSpaces => {
-                let end = fragment.run_end(&SPACE, at);
-                (end > at && end == fragment.text.len()).then_some(end)
-            }
+            Self::Trailing(set) => trailing_spaces(fragment, at, set),
             Self::Literal(text) => fragment.text[at..]
                 .starts_with(text)
                 .then(|| at + text.len()),
@@ -305,7 +341,7 @@ impl Rule {
 }
 
 impl Run {
-    fn match_at(&self, fragment: Fragment<'_>, at: usize) -> Option<usize> {
+    fn match_at(&self, fragment: &Fragment<'_>, at: usize) -> Option<usize> {
         let body_end = match &self.lead {
             Lead::None => self.body_end(fragment, at),
             Lead::Required(lead) => self.body_end(fragment, fragment.one(lead, at)?),
@@ -322,14 +358,14 @@ impl Run {
         })
     }
 
-    fn body_end(&self, fragment: Fragment<'_>, at: usize) -> Option<usize> {
+    fn body_end(&self, fragment: &Fragment<'_>, at: usize) -> Option<usize> {
         let (end, n) = fragment.run(&self.body, at, self.max);
         (n >= self.min).then_some(end)
     }
 }
 
 impl CasedWord {
-    fn match_at(&self, fragment: Fragment<'_>, at: usize) -> Option<usize> {
+    fn match_at(&self, fragment: &Fragment<'_>, at: usize) -> Option<usize> {
         let after_lead = fragment.one(&self.lead, at);
         let end = after_lead
             .and_then(|start| self.upper_then_lower(fragment, start))
@@ -344,7 +380,7 @@ impl CasedWord {
     }
 
     /// `upper* lower+`.
-    fn upper_then_lower(&self, fragment: Fragment<'_>, at: usize) -> Option<usize> {
+    fn upper_then_lower(&self, fragment: &Fragment<'_>, at: usize) -> Option<usize> {
         let mut upper_end = fragment.run_end(&self.upper, at);
         let end = fragment.run_end(&self.lower, upper_end);
         if end > upper_end {
@@ -362,13 +398,13 @@ impl CasedWord {
     }
 
     /// `upper+`; a second part would have matched before.
-    fn upper_only(&self, fragment: Fragment<'_>, at: usize) -> Option<usize> {
+    fn upper_only(&self, fragment: &Fragment<'_>, at: usize) -> Option<usize> {
         let end = fragment.run_end(&self.upper, at);
         (end > at).then_some(end)
     }
 }
 
-fn contraction(fragment: Fragment<'_>, at: usize, any_case: bool) -> Option<usize> {
+fn contraction(fragment: &Fragment<'_>, at: usize, any_case: bool) -> Option<usize> {
     let bytes = fragment.text.as_bytes();
     if *bytes.get(at)? != b'\'' {
         return None;
@@ -388,7 +424,7 @@ fn contraction(fragment: Fragment<'_>, at: usize, any_case: bool) -> Option<usiz
     }
 }
 
-fn phrase(fragment: Fragment<'_>, at: usize, lead: &CharSet) -> Option<usize> {
+fn phrase(fragment: &Fragment<'_>, at: usize, lead: &CharSet) -> Option<usize> {
     let word = |start: usize| {
         fragment
             .one(&LETTER, start)
@@ -411,22 +447,29 @@ fn phrase(fragment: Fragment<'_>, at: usize, lead: &CharSet) -> Option<usize> {
     fragment.one(lead, at).and_then(words).or_else(|| words(at))
 }
 
-fn through_last_newline(fragment: Fragment<'_>, at: usize) -> Option<usize> {
-    let end = fragment.run_end(&SPACE, at);
-    let last = fragment.text[at..end].rfind(['\r', '\n'])?;
-    Some(at + last + 1)
+fn through_last_newline(fragment: &Fragment<'_>, at: usize) -> Option<usize> {
+    let run = fragment.spaces(at);
+    (run.newline_end > at).then_some(run.newline_end)
 }
 
-fn spaces_before_text(fragment: Fragment<'_>, at: usize) -> Option<usize> {
-    let end = fragment.run_end(&SPACE, at);
-    if end == fragment.text.len() {
-        return (end > at).then_some(end);
+fn spaces_before_text(fragment: &Fragment<'_>, at: usize) -> Option<usize> {
+    let run = fragment.spaces(at);
+    if run.end == at || run.end == fragment.text.len() {
+        return (run.end > at).then_some(run.end);
     }
-    if end == at {
-        return None;
-    }
-    let (shorter, _) = fragment.char_before(end);
+    let (shorter, _) = fragment.char_before(run.end);
     (shorter > at).then_some(shorter)
+}
+
+fn trailing_spaces(fragment: &Fragment<'_>, at: usize, set: &CharSet) -> Option<usize> {
+    fragment.one(set, at)?;
+    let start = *fragment.trailing.get_or_init(|| {
+        let text = fragment
+            .text
+            .trim_end_matches(|c| set.contains(c, fragment.table.classes(c)));
+        text.len()
+    });
+    (at >= start).then_some(fragment.text.len())
 }
 
 const SPACE: CharSet = CharSet::of(Classes::SPACE);

@@ -129,23 +129,27 @@ pub(super) const FALCON: &[Stage] = &[
     GPT2_STAGE,
     Stage::Rules(&[Run::of(ASCII_DIGIT).times(3, 3).rule()]),
 ];
+/// Only `\s` sees white space beyond ASCII, ranges do not: so the reference reads these patterns.
+const DEEPSEEK_IDEOGRAPH: CharSet = CharSet::ranges(DEEPSEEK_IDEOGRAPHS).except(Classes::SPACE);
 pub(super) const DEEPSEEK_LLM: &[Stage] = &[
     NEWLINE_STAGE,
     Stage::Rules(&[Run::of(CharSet::ranges(DEEPSEEK_LETTERS))
         .after_optional(SPACE)
         .rule()]),
-    Stage::Rules(&[Run::of(CharSet::ranges(DEEPSEEK_PUNCTUATION))
-        .after_optional(SPACE)
-        .rule()]),
-    Stage::Rules(&[Rule::TrailingSpaces]),
-    Stage::Rules(&[Run::of(CharSet::ranges(DEEPSEEK_IDEOGRAPHS)).rule()]),
+    Stage::Rules(&[
+        Run::of(CharSet::ranges(DEEPSEEK_PUNCTUATION).except(Classes::SPACE))
+            .after_optional(SPACE)
+            .rule(),
+    ]),
+    Stage::Rules(&[Rule::Trailing(SPACE)]),
+    Stage::Rules(&[Run::of(DEEPSEEK_IDEOGRAPH).rule()]),
     NUMBERS_STAGE,
 ];
 pub(super) const DEEPSEEK_CODER: &[Stage] = &[
     NEWLINE_STAGE,
     Stage::Rules(&[Run::of(LETTER).after_optional(SPACE).rule()]),
     Stage::Rules(&[Run::of(PUNCTUATION).after_optional(SPACE).rule()]),
-    Stage::Rules(&[Run::of(CharSet::ranges(DEEPSEEK_IDEOGRAPHS)).rule()]),
+    Stage::Rules(&[Run::of(DEEPSEEK_IDEOGRAPH).rule()]),
     ONE_NUMBER_STAGE,
 ];
 pub(super) const DEEPSEEK_V3: &[Stage] = &[
@@ -174,10 +178,7 @@ pub(super) const SPARK2_5: &[Stage] = &[
     ONE_NUMBER_STAGE,
 ];
 pub(super) const AFMOE: &[Stage] = &[
-    Stage::DigitGroups {
-        digits: NUMBER,
-        only_before_boundary: false,
-    },
+    Stage::DigitGroups(NUMBER),
     Stage::Rules(&[Run::of(CharSet::ranges(AFMOE_SCRIPTS)).rule()]),
     Stage::Rules(&[
         PUNCTUATED_WORD,
@@ -208,10 +209,7 @@ pub(super) const YOUTU: &[Stage] = &[
     ]),
 ];
 pub(super) const TINY_AYA: &[Stage] = &[
-    Stage::DigitGroups {
-        digits: NUMBER,
-        only_before_boundary: true,
-    },
+    Stage::DigitGroups(NUMBER),
     Stage::Rules(&[
         Run::of(LETTER_MARK)
             .after_optional(WORD_LEAD)
@@ -287,13 +285,7 @@ const BLOOM_STAGE: Stage = Stage::Rules(&[Run::of(
 )
 .after_optional(BLANK)
 .rule()]);
-pub(super) const SUPERBPE: &[Stage] = &[
-    NUMBERS_STAGE,
-    Stage::DigitGroups {
-        digits: ASCII_DIGIT,
-        only_before_boundary: false,
-    },
-];
+pub(super) const SUPERBPE: &[Stage] = &[NUMBERS_STAGE, Stage::DigitGroups(ASCII_DIGIT)];
 pub(super) const BAILINGMOE: &[Stage] = QWEN2;
 pub(super) const SEED_CODER: &[Stage] = &[Stage::Rules(&[
     CONTRACTION_ANY_CASE,
