@@ -161,7 +161,9 @@ pub enum Cause {
         expected: String,
     },
     /// Shards appended to each other.
-    #[error("the file is {count} shards joined end to end")]
+    #[error(
+        "the file is shards of {count} joined end to end; split GGUF files cannot be concatenated"
+    )]
     JoinedShards { count: u64 },
     #[error("shard {no} of {count} is missing: {}", path.display())]
     ShardMissing {
@@ -462,7 +464,9 @@ impl Cause {
     pub(crate) fn hint(&self, file: Option<&Path>) -> Option<String> {
         let part_of = file.and_then(sniff::byte_part);
         Some(match self {
-            Self::EmptyFile => "the download did not start or the disk was full; fetch the file again".into(),
+            Self::EmptyFile => {
+                "the download did not start or the disk was full; fetch the file again".into()
+            }
             Self::NotGguf { foreign, .. } => match part_of {
                 Some(_) if foreign.is_unknown() => JOIN_PARTS.into(),
                 _ => return foreign.hint(),
@@ -472,20 +476,32 @@ impl Cause {
             Self::VersionTooNew { .. } => "update rsllm".into(),
             Self::EndOfFile { .. } | Self::LengthBeyondFile { .. } => match part_of {
                 Some(_) => JOIN_PARTS.into(),
-                None => "the file is truncated or damaged; compare its size and hash with the source".into(),
+                None => {
+                    "the file is truncated or damaged; compare its size and hash with the source"
+                        .into()
+                }
             },
             Self::Truncated { .. } => match part_of {
                 Some(_) => JOIN_PARTS.into(),
-                None => "finish the download; if this is one part of a byte-split file, join the parts".into(),
+                None => {
+                    "finish the download; if this is one part of a byte-split file, join the parts"
+                        .into()
+                }
             },
-            Self::UnknownTensorType { .. } => "the file may be newer than this version of rsllm; update it".into(),
-            Self::RemovedTensorType { .. } => "quantise the model again from its original weights".into(),
+            Self::UnknownTensorType { .. } => {
+                "the file may be newer than this version of rsllm; update it".into()
+            }
+            Self::RemovedTensorType { .. } => {
+                "quantise the model again from its original weights".into()
+            }
             Self::SizeOverflow { .. } | Self::Overlap { .. } | Self::OutOfRange { .. } => {
                 "the file is damaged; compare its hash with the source".into()
             }
-            Self::ShardName { expected, .. } => format!("rename the file back, to something ending in {expected}"),
+            Self::ShardName { expected, .. } => {
+                format!("rename the file back, to something ending in {expected}")
+            }
             Self::JoinedShards { .. } => {
-                "split GGUF parts cannot be concatenated; keep them as separate files and open any one of them".into()
+                "keep the shards as separate files and open any one of them".into()
             }
             Self::ShardMissing { n_missing, .. } => {
                 format!("put all shards in one folder; {n_missing} are not there")
@@ -494,7 +510,9 @@ impl Cause {
                 format!("expected {expected}; the shards are not of one model, or were renamed")
             }
             Self::ShardTensorCount { .. } => "the shards are not of one model".into(),
-            Self::KeyMissing { expected, .. } | Self::KeyType { expected, .. } => format!("expected {expected}"),
+            Self::KeyMissing { expected, .. } | Self::KeyType { expected, .. } => {
+                format!("expected {expected}")
+            }
             _ => return None,
         })
     }

@@ -33,10 +33,10 @@ impl Bytes {
     fn open_unnamed(path: &Path, mmap: bool) -> Result<Self, GgufError> {
         let io = |error| GgufError::new(Cause::Io(error));
         // Looked at before opening: opening a pipe waits for a writer, and reading a device may never end.
-        check_regular(&std::fs::metadata(path).map_err(io)?)?;
+        check_regular(&std::fs::metadata(path).map_err(io)?, path)?;
         let mut file = File::open(path).map_err(io)?;
         let metadata = file.metadata().map_err(io)?;
-        check_regular(&metadata)?;
+        check_regular(&metadata, path)?;
         let length =
             usize::try_from(metadata.len()).map_err(|_| io(io::ErrorKind::FileTooLarge.into()))?;
         if length == 0 {
@@ -80,12 +80,17 @@ impl Bytes {
     }
 }
 
-fn check_regular(metadata: &std::fs::Metadata) -> Result<(), GgufError> {
+fn check_regular(metadata: &std::fs::Metadata, path: &Path) -> Result<(), GgufError> {
     if metadata.is_file() {
         return Ok(());
     }
     if metadata.is_dir() {
-        return Err(Cause::Io(io::ErrorKind::IsADirectory.into()).into());
+        // Read all the same, for the system's own error with its number.
+        let read = File::open(path).and_then(|mut folder| folder.read(&mut [0]));
+        let error = read
+            .err()
+            .unwrap_or_else(|| io::ErrorKind::IsADirectory.into());
+        return Err(Cause::Io(error).into());
     }
     Err(Cause::NotRegularFile {
         found: special_file(metadata),
