@@ -228,6 +228,6 @@ mod tests {
 
     #[test]
     fn some_bandwidth_is_measured() {
-        assert!(read_bandwidth(&[&[7; 100_000]], 2) > 0.0);
+        assert!(read_bandwidth(&[&vec![7; 100_000]], 2) > 0.0);
     }
 }

@@ -124,7 +124,7 @@ impl Engine {
             abort,
             queued: Instant::now(),
         };
-        self.thread.send(Command::Generate(job))?;
+        self.thread.send(Command::Generate(Box::new(job)))?;
         Ok(generation)
     }
 

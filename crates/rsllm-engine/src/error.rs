@@ -117,9 +117,8 @@ impl EngineError {
     /// The class of this error.
     pub fn class(&self) -> ErrorClass<'_> {
         match self {
-            Self::Gguf(error) => ErrorClass::File(error),
+            Self::Gguf(error) | Self::Model(ModelError::Gguf(error)) => ErrorClass::File(error),
             Self::Tokenizer(_) => ErrorClass::Tokenizer,
-            Self::Model(ModelError::Gguf(error)) => ErrorClass::File(error),
             Self::Model(ModelError::Backend(error)) | Self::Backend(error) => backend_class(error),
             Self::Model(_) | Self::VocabularyMismatch { .. } => ErrorClass::Model,
             Self::Option(error) => ErrorClass::Option { name: error.name },

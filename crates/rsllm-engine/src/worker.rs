@@ -21,7 +21,7 @@ use crate::text::TextStream;
 
 /// A request. Everything in it was checked by the caller's thread.
 pub(crate) enum Command {
-    Generate(GenerateJob),
+    Generate(Box<GenerateJob>),
     Logits(LogitsJob),
     Bench(BenchJob),
 }
@@ -156,11 +156,11 @@ impl<M: Forward> Worker<M> {
         }
     }
 
-    fn serve_generation(&mut self, job: GenerateJob) {
+    fn serve_generation(&mut self, job: Box<GenerateJob>) {
         let events = job.events.clone();
         let queued = job.queued;
         let mut stats = GenerationStats::at_start(job.sampler.seed(), job.prompt.len());
-        let result = catch(|| self.generate(job, &mut stats));
+        let result = catch(|| self.generate(*job, &mut stats));
         stats.total_ns = nanoseconds(queued.elapsed());
         let event = match self.closed_or(result) {
             Ok(reason) => Event::End(GenerationStats {

@@ -145,11 +145,24 @@ fn os_error(error: &io::Error, file: Option<&Path>) -> PyErr {
         .unwrap_or_default()
         .to_owned();
     let file = file.map(|path| path.to_string_lossy().into_owned());
-    match (error.raw_os_error(), file) {
+    // Errors that the standard library or the reader made up have a kind but no number.
+    let number = error.raw_os_error().or_else(|| errno_of(error.kind()));
+    match (number, file) {
         (Some(number), Some(file)) => PyOSError::new_err((number, text, file)),
         (Some(number), None) => PyOSError::new_err((number, text)),
         (None, Some(file)) => PyOSError::new_err(format!("{file}: {text}")),
         (None, None) => PyOSError::new_err(text),
+    }
+}
+
+/// The numbers, the same on every Unix and in Python on Windows, of the kinds that have a Python class.
+fn errno_of(kind: io::ErrorKind) -> Option<i32> {
+    match kind {
+        io::ErrorKind::NotFound => Some(2),
+        io::ErrorKind::PermissionDenied => Some(13),
+        io::ErrorKind::NotADirectory => Some(20),
+        io::ErrorKind::IsADirectory => Some(21),
+        _ => None,
     }
 }
 

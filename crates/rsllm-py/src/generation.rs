@@ -17,7 +17,7 @@ use crate::waiting::SLICE;
 #[pyclass(frozen, module = "rsllm._core")]
 pub(crate) struct Generation {
     /// A thread that waits for a piece holds it for a slice at a time.
-    generation: Mutex<rsllm_engine::Generation>,
+    running: Mutex<rsllm_engine::Generation>,
     /// Cancels without waiting for that thread.
     cancel: CancelHandle,
     tokenizer: rsllm_tokenizer::Tokenizer,
@@ -38,7 +38,7 @@ impl Generation {
     ) -> Self {
         let cancel = generation.cancel_handle();
         Self {
-            generation: Mutex::new(generation),
+            running: Mutex::new(generation),
             cancel,
             tokenizer,
             with_logprobs,
@@ -53,9 +53,7 @@ impl Generation {
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, rsllm_engine::Generation> {
-        self.generation
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.running.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// (text, ids, logprobs).

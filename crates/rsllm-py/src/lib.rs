@@ -1,5 +1,9 @@
 //! The Python module rsllm._core: thin classes over the engine. This file lists what it holds; `_core.pyi` describes it.
 #![deny(unsafe_code)]
+#![expect(
+    clippy::needless_pass_by_value,
+    reason = "arguments from Python come owned"
+)]
 
 mod cpu;
 mod engine;
