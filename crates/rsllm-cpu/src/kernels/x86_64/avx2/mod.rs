@@ -1,12 +1,57 @@
 //! AVX2, FMA and F16C kernels.
 
+mod dot;
 mod elementwise;
+mod floats;
+mod gemm;
+mod q2_k;
+mod q3_k;
+mod q4_0;
+mod q4_1;
+mod q4_k;
+mod q5_0;
+mod q5_1;
+mod q5_k;
+mod q6_k;
+mod q8_0;
+mod quantize;
+mod simd;
+mod unpack;
 
 use crate::isa::Isa;
 use crate::kernels::{Kernels, scalar};
 
 pub(crate) const AVX2: Kernels = Kernels {
     isa: Isa::Avx2,
+    dot_q4_0: q4_0::dot,
+    dot_q4_1: q4_1::dot,
+    dot_q5_0: q5_0::dot,
+    dot_q5_1: q5_1::dot,
+    dot_q8_0: q8_0::dot,
+    dot_q2_k: q2_k::dot,
+    dot_q3_k: q3_k::dot,
+    dot_q4_k: q4_k::dot,
+    dot_q5_k: q5_k::dot,
+    dot_q6_k: q6_k::dot,
+    dot_f32: floats::dot_f32,
+    dot_f16: floats::dot_f16,
+    dot_bf16: floats::dot_bf16,
+    unpack_f32: floats::unpack_f32,
+    unpack_f16: floats::unpack_f16,
+    unpack_bf16: floats::unpack_bf16,
+    unpack_q4_0: q4_0::unpack,
+    unpack_q4_1: q4_1::unpack,
+    unpack_q5_0: q5_0::unpack,
+    unpack_q5_1: q5_1::unpack,
+    unpack_q8_0: q8_0::unpack,
+    unpack_q2_k: q2_k::unpack,
+    unpack_q3_k: q3_k::unpack,
+    unpack_q4_k: q4_k::unpack,
+    unpack_q5_k: q5_k::unpack,
+    unpack_q6_k: q6_k::unpack,
+    quantize_activations: quantize::quantize_activations,
+    gemm_columns: gemm::COLUMNS,
+    gemm: gemm::gemm,
     elementwise: elementwise::ELEMENTWISE,
     ..scalar::SCALAR
 };

@@ -1,0 +1,60 @@
+//! The inner product of the blocked matrix product: rows of weights times a panel of 16 tokens.
+
+use std::arch::x86_64::*;
+
+use super::simd::{load_f32, store_f32};
+
+/// Tokens of a panel: two vectors.
+pub(super) const COLUMNS: usize = 16;
+
+/// Rows of a tile. Its 12 accumulators, the two vectors of the panel and a weight fit the 16 registers, and the 12
+/// independent chains cover the latency of two multiply-adds a cycle.
+const ROWS: usize = 6;
+
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn gemm(a: &[f32], b: &[f32], c: &mut [f32]) {
+    let (b, rest) = b.as_chunks::<COLUMNS>();
+    let (c, c_rest) = c.as_chunks_mut::<COLUMNS>();
+    let k = b.len();
+    assert!(
+        rest.is_empty() && c_rest.is_empty() && a.len() == c.len() * k,
+        "rows and panel of the same depth"
+    );
+    let (tiles, c) = c.as_chunks_mut::<ROWS>();
+    let (a, a_rest) = a.split_at(tiles.len() * ROWS * k);
+    for (i, tile) in tiles.iter_mut().enumerate() {
+        multiply(&a[i * ROWS * k..][..ROWS * k], b, tile);
+    }
+    for (i, row) in c.iter_mut().enumerate() {
+        multiply(&a_rest[i * k..][..k], b, std::array::from_mut(row));
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn multiply<const R: usize>(a: &[f32], b: &[[f32; COLUMNS]], c: &mut [[f32; COLUMNS]; R]) {
+    let k = b.len();
+    let mut rows = [&[] as &[f32]; R];
+    for (r, row) in rows.iter_mut().enumerate() {
+        *row = &a[r * k..][..k];
+    }
+    let mut acc = [[_mm256_setzero_ps(); 2]; R];
+    for (acc, c) in acc.iter_mut().zip(c.iter()) {
+        let (halves, _) = c.as_chunks::<8>();
+        *acc = [load_f32(&halves[0]), load_f32(&halves[1])];
+    }
+    for (i, b) in b.iter().enumerate() {
+        let (halves, _) = b.as_chunks::<8>();
+        let x = [load_f32(&halves[0]), load_f32(&halves[1])];
+        for r in 0..R {
+            let weight = _mm256_set1_ps(rows[r][i]);
+            acc[r][0] = _mm256_fmadd_ps(weight, x[0], acc[r][0]);
+            acc[r][1] = _mm256_fmadd_ps(weight, x[1], acc[r][1]);
+        }
+    }
+    for (acc, c) in acc.iter().zip(c) {
+        let (halves, _) = c.as_chunks_mut::<8>();
+        store_f32(&mut halves[0], acc[0]);
+        store_f32(&mut halves[1], acc[1]);
+    }
+}

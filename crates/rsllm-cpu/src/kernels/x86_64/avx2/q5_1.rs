@@ -1,0 +1,78 @@
+//! Q5_1: Q5_0 with a minimum.
+
+use std::arch::x86_64::*;
+
+use rsllm_quant::{ActivationBlock, BlockQ5_1};
+
+use super::dot::{Call, Weights, add_groups_and_minima, dot_rows, ones};
+use super::q5_0::five_bits;
+use super::simd::widen_halves;
+use super::unpack::{Values, unpack_units};
+
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn dot(
+    rows: &[u8],
+    row_bytes: usize,
+    x: &[ActivationBlock],
+    n_columns: usize,
+    out: &mut [f32],
+) {
+    let call = Call {
+        rows,
+        row_bytes,
+        x,
+        n_columns,
+        out,
+    };
+    dot_rows(
+        call,
+        |unit| load(unit),
+        |w, x, sums| add_groups_and_minima(w, x, sums),
+    );
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn unpack(blocks: &[u8], out: &mut [f32]) {
+    unpack_units::<[BlockQ5_1; 8], 0, 1>(blocks, out, |unit| {
+        Values::of_groups(q(unit), scales(unit), minima(unit))
+    });
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn load(unit: &[BlockQ5_1; 8]) -> Weights {
+    Weights {
+        q: q(unit),
+        inner: ones(),
+        scales: scales(unit),
+        minima: minima(unit),
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn scales(unit: &[BlockQ5_1; 8]) -> __m256 {
+    widen_halves(unit.map(|block| block.d))
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn minima(unit: &[BlockQ5_1; 8]) -> __m256 {
+    widen_halves(unit.map(|block| block.m))
+}
+
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+fn q(unit: &[BlockQ5_1; 8]) -> [__m256i; 8] {
+    let [a, b, c, d, e, f, g, h] = unit;
+    [
+        five_bits(&a.qs, a.qh),
+        five_bits(&b.qs, b.qh),
+        five_bits(&c.qs, c.qh),
+        five_bits(&d.qs, d.qh),
+        five_bits(&e.qs, e.qh),
+        five_bits(&f.qs, f.qh),
+        five_bits(&g.qs, g.qh),
+        five_bits(&h.qs, h.qh),
+    ]
+}
