@@ -5,6 +5,8 @@
 //! are looked up once an operation.
 
 pub(crate) mod elementwise;
+#[cfg(test)]
+mod parity;
 pub(crate) mod scalar;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86_64;
