@@ -88,6 +88,7 @@ fn dot_rows<const BYTES: usize>(
         .zip(out.chunks_exact_mut(n_columns))
     {
         let (fours, rest) = out.as_chunks_mut::<4>();
+        let (twos, rest) = rest.as_chunks_mut::<2>();
         let mut c = 0;
         for out in fours {
             *out = dot(
@@ -97,9 +98,12 @@ fn dot_rows<const BYTES: usize>(
             );
             c += 4;
         }
+        for out in twos {
+            *out = dot(row, [column(c), column(c + 1)], load);
+            c += 2;
+        }
         for out in rest {
             [*out] = dot(row, [column(c)], load);
-            c += 1;
         }
     }
 }
