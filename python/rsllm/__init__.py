@@ -2,7 +2,7 @@
 
 >>> import rsllm
 >>> model = rsllm.load("demo")
->>> for token in model.stream("The capital of France is"):
+>>> for token in model.stream("The capital of France is", max_tokens=8):
 ...     print(token, end="")
 
 `load` gives a `Model`; `rsllm.gguf` reads model files; `rsllm.errors` is the tree of exceptions, whose root is

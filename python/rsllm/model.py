@@ -55,7 +55,7 @@ def load(
     and its kin. What is odd about a file, but no error, stands in `Model.info()["warnings"]`.
 
     >>> model = rsllm.load("demo")
-    >>> for token in model.stream("The capital of France is", temperature=0):
+    >>> for token in model.stream("The capital of France is", temperature=0, max_tokens=8):
     ...     print(token, end="")
     """
     from rsllm.refs import resolve
@@ -129,7 +129,7 @@ class Model:
         `TemplateError` where the file has no template.
 
         >>> chat = model.chat(system="Answer in one word.")
-        >>> print(chat.generate("What is the capital of France?").text)
+        >>> print(chat.generate("What is the capital of France?", max_tokens=8).text)
         """
         from rsllm.chat.session import Chat
 

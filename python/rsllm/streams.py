@@ -160,7 +160,7 @@ class Reply:
 class TokenStream(Iterator[Token]):
     """The pieces of one generation, for a `for` loop.
 
-    >>> with model.stream("Once upon a time") as stream:
+    >>> with model.stream("Once upon a time", max_tokens=8) as stream:
     ...     for token in stream:
     ...         print(token, end="")
     """

@@ -45,7 +45,7 @@ class Chat:
         `message` is what the user says, or a list of messages (`{"role": …, "content": …}`) that goes on from the
         history. Raises `TemplateError`, `OptionError`, `ContextLengthError`.
 
-        >>> for token in chat.stream("And of Italy?"):
+        >>> for token in chat.stream("And of Italy?", max_tokens=8):
         ...     print(token, end="")
         """
         new = _as_messages(message)
