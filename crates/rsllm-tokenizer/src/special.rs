@@ -150,13 +150,6 @@ pub(crate) fn discover(
     .into_iter()
     .flatten()
     .collect();
-    for text in END_OF_GENERATION {
-        if let Some(id) = vocabulary.id_of(text.as_bytes()) {
-            mark_control(vocabulary, id, warnings);
-            ends.push(id);
-        }
-    }
-
     // gpt-oss writes these between channels and they must be seen; ordinary parsing would hide them.
     for text in ALWAYS_SHOWN {
         if let Some(id) = vocabulary.id_of(text.as_bytes()) {
@@ -169,13 +162,21 @@ pub(crate) fn discover(
             .any(|text| vocabulary.id_of(text.as_bytes()).is_some())
     };
     let end_is_inner = has(&["<|call|>", "<|calls|>"]) && has(&["<|return|>", "<|flush|>"]);
+    // In Gemma 4 it is the end of struck-out HTML text.
     let slash_s_is_inner = has(&["<|tool_response>", "<|plamo:eos|>"]);
-    if end_is_inner && let Some(id) = vocabulary.id_of(b"<|end|>") {
-        ends.retain(|&end| end != id);
-        vocabulary.set_kind(id, TokenKind::UserDefined);
-    }
-    if slash_s_is_inner && let Some(id) = vocabulary.id_of(b"</s>") {
-        ends.retain(|&end| end != id);
+    for &text in END_OF_GENERATION {
+        let Some(id) = vocabulary.id_of(text.as_bytes()) else {
+            continue;
+        };
+        if text == "<|end|>" && end_is_inner {
+            ends.retain(|&end| end != id);
+            vocabulary.set_kind(id, TokenKind::UserDefined);
+        } else if text == "</s>" && slash_s_is_inner {
+            ends.retain(|&end| end != id);
+        } else {
+            mark_control(vocabulary, id, warnings);
+            ends.push(id);
+        }
     }
     ends.sort_unstable();
     ends.dedup();
