@@ -7,7 +7,6 @@ wrong type or out of range. Nothing is dropped or clamped.
 
 from __future__ import annotations
 
-import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -107,6 +106,8 @@ def parse_option(name: str, text: str) -> tuple[str, Any]:
 
 def unknown_option(name: str, known: Iterable[str] | None = None) -> OptionError:
     """The error for a name that does not exist, with the closest that does."""
+    import difflib
+
     names = [*OPTIONS, *_CONSTRAINTS] if known is None else list(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     renamed = OLLAMA_NAMES.get(name)

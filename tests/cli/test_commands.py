@@ -35,6 +35,16 @@ def test_every_command_is_listed_and_has_a_recorded_help() -> None:
     assert recorded == set(cli.list_commands(None))  # type: ignore[arg-type]
 
 
+def test_without_a_command_the_help_is_shown(rsllm_command: Run) -> None:
+    result = rsllm_command()
+    assert result.exit_code == 2
+    assert result.stderr.startswith("Usage: rsllm")
+
+
+def test_a_misspelt_command_is_recognised(rsllm_command: Run) -> None:
+    assert "did you mean 'tokenize'?" in rsllm_command("tokenise").stderr
+
+
 def test_version(rsllm_command: Run) -> None:
     result = rsllm_command("--version")
     assert result.exit_code == 0

@@ -134,6 +134,7 @@ def test_verbose_prints_timings_in_ollamas_words(rsllm_command: Run, model_file:
         "eval count:           4 token(s)",
         "eval duration:        4.7s",
         "eval rate:            0.85 tokens/s",
+        "context length:       256 token(s), the model's limit",
     ]
 
 

@@ -40,6 +40,17 @@ class _Cli(click.Group):
         command: click.Command = importlib.import_module(f"rsllm.cli.{name}").command
         return command
 
+    def resolve_command(
+        self, context: click.Context, arguments: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        try:
+            return super().resolve_command(context, arguments)
+        except click.UsageError:
+            close = difflib.get_close_matches(arguments[0], _COMMANDS, n=1)
+            if not close:
+                raise
+            raise click.UsageError(f"No such command {arguments[0]!r}; did you mean {close[0]!r}?", context) from None
+
     def main(
         self,
         args: Sequence[str] | None = None,
@@ -100,6 +111,9 @@ def _report(error: Exception) -> int:
         import traceback
 
         traceback.print_exception(error)
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        click.echo(error.format_message(), err=True)
+        return _EXIT_USAGE
     hint = None
     code = _EXIT_FAILURE
     if isinstance(error, click.UsageError):
@@ -117,5 +131,5 @@ def _report(error: Exception) -> int:
         hint = "This is a fault of rsllm; RSLLM_DEBUG=1 shows where."
     click.echo(f"Error: {message}", err=True)
     if hint:
-        click.echo(hint, err=True)
+        click.echo(hint[0].upper() + hint[1:], err=True)
     return code

@@ -255,4 +255,5 @@ def _readline() -> Any:
 
 
 def _complain(error: RsllmError) -> None:
-    click.echo(f"Error: {error}" + (f"\n{error.hint}" if error.hint else ""), err=True)
+    hint = f"\n{error.hint[0].upper()}{error.hint[1:]}" if error.hint else ""
+    click.echo(f"Error: {error}{hint}", err=True)

@@ -58,6 +58,7 @@ def command(
         if verbose:
             for warning in loaded.info()["warnings"]:
                 click.echo(f"Warning: {warning}", err=True)
+        _note_long_context(loaded)
         if text is None:
             from rsllm.cli.repl import Repl
 
@@ -86,8 +87,9 @@ def stream_to(stream: TokenStream) -> Stats:
 
 
 def print_timings(model: Model, stats: Stats) -> None:
-    """What happened and how long it took, on standard error, in Ollama's words and one of ours."""
-    load_ns = model.info()["load_ns"]
+    """What happened and how long it took, on standard error, in Ollama's words and two of ours."""
+    info = model.info()
+    load_ns = info["load_ns"]
     lines = [
         ("total duration", format_duration(load_ns + stats.total_ns), load_ns + stats.total_ns),
         ("load duration", format_duration(load_ns), load_ns),
@@ -99,10 +101,18 @@ def print_timings(model: Model, stats: Stats) -> None:
         ("eval duration", format_duration(stats.decode_ns), stats.decode_ns),
         ("eval rate", _rate(stats.generated_tokens_per_second), stats.generated_tokens_per_second),
     ]
+    lines.append(("context length", f"{info['context']} token(s), {info['context_reason']}", info["context"]))
     click.echo(err=True)
     for label, text, value in lines:
         if value:
             click.echo(f"{label + ':':<22}{text}", err=True)
+
+
+def _note_long_context(model: Model) -> None:
+    info = model.info()
+    if info["context"] > info["training_context"]:
+        trained = info["training_context"]
+        click.echo(f"Note: the model was trained for {trained} tokens; beyond them answers may degrade", err=True)
 
 
 def _rate(rate: float | None) -> str:
