@@ -46,6 +46,8 @@ class _Cli(click.Group):
         try:
             return super().resolve_command(context, arguments)
         except click.UsageError:
+            import difflib
+
             close = difflib.get_close_matches(arguments[0], _COMMANDS, n=1)
             if not close:
                 raise
