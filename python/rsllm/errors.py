@@ -14,6 +14,13 @@
         DownloadError                a model that could not be fetched
         EngineClosedError            a model used after `close()`
         BackendError                 the device failed
+        MemoryPlanError              a model that cannot fit in memory, known before anything is allocated
+        QueueFullError               more requests wait than are allowed to
+        RequestTimeoutError (TimeoutError)   a request that took longer than it may
+        RunnerError                  trouble with the process that runs a model
+          RunnerCrashedError         it ended by itself: exit status or signal, and its last lines
+          RunnerTimeoutError         it did not get ready, or no longer answers
+          ProtocolError              what came from the other side is not the protocol
 
 Trouble with the operating system keeps Python's own classes: `FileNotFoundError`, `PermissionError`,
 `IsADirectoryError`. The Rust core raises the classes of this module by name, so their names are part of its contract.
@@ -27,10 +34,17 @@ __all__ = [
     "DownloadError",
     "EngineClosedError",
     "GgufError",
+    "MemoryPlanError",
     "ModelError",
     "ModelNotFoundError",
     "OptionError",
+    "ProtocolError",
+    "QueueFullError",
+    "RequestTimeoutError",
     "RsllmError",
+    "RunnerCrashedError",
+    "RunnerError",
+    "RunnerTimeoutError",
     "TemplateError",
     "TokenizerError",
 ]
@@ -123,3 +137,77 @@ class EngineClosedError(RsllmError):
 
 class BackendError(RsllmError):
     """The device that computes has failed."""
+
+
+class MemoryPlanError(RsllmError):
+    """A model needs `needed_bytes` of memory of its own, and at most `available_bytes` can be had."""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        needed_bytes: int | None = None,
+        available_bytes: int | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.needed_bytes = needed_bytes
+        self.available_bytes = available_bytes
+
+
+class QueueFullError(RsllmError):
+    """`waiting` requests wait already, as many as `limit` allows."""
+
+    def __init__(
+        self, message: str = "", *, waiting: int | None = None, limit: int | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message, hint=hint)
+        self.waiting = waiting
+        self.limit = limit
+
+
+class RequestTimeoutError(RsllmError, TimeoutError):
+    """A request took longer than `seconds`; it was cancelled."""
+
+    def __init__(self, message: str = "", *, seconds: float | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.seconds = seconds
+
+
+class RunnerError(RsllmError):
+    """Trouble with the process that runs `model`."""
+
+    def __init__(self, message: str = "", *, model: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.model = model
+
+
+class RunnerCrashedError(RunnerError):
+    """The process ended by itself.
+
+    `status` is its exit status in words (`signal SIGKILL`, `exit code 3`), `exit_code` the number, negative for a
+    signal, and `last_lines` what it wrote last.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        model: str | None = None,
+        status: str | None = None,
+        exit_code: int | None = None,
+        last_lines: tuple[str, ...] = (),
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, model=model, hint=hint)
+        self.status = status
+        self.exit_code = exit_code
+        self.last_lines = last_lines
+
+
+class RunnerTimeoutError(RunnerError):
+    """The process did not get ready in time, or no longer answers; it was killed."""
+
+
+class ProtocolError(RunnerError):
+    """What came from the other side of the socket is not the protocol: size, form, version or order."""

@@ -1,4 +1,5 @@
-"""What differs between operating systems, each with a portable fallback: locks, syncing folders, memory figures.
+"""What differs between operating systems, each with a portable fallback: locks, syncing folders, memory figures and
+limits, children that end with their parent.
 
 Nothing else in the package asks which system it runs on.
 """
@@ -7,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +19,21 @@ try:
 except ImportError:  # not a POSIX system
     fcntl = None  # type: ignore[assignment]
 
-__all__ = ["locked", "memory", "processor_name", "sync_folder"]
+try:
+    import resource
+except ImportError:  # not a POSIX system
+    resource = None  # type: ignore[assignment]
+
+__all__ = [
+    "anonymous_bytes",
+    "die_with_parent",
+    "limit_memory",
+    "locked",
+    "memory",
+    "processor_name",
+    "signal_name",
+    "sync_folder",
+]
 
 _POLL_SECONDS = 0.1
 _STALE_SECONDS = 3600.0
@@ -88,6 +105,57 @@ def memory() -> dict[str, int]:
     with contextlib.suppress(OSError, ValueError, AttributeError):
         return {"total": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")}
     return {}
+
+
+def anonymous_bytes(process: int) -> int | None:
+    """Memory of a process that is no copy of a file, in bytes; `None` where the system does not tell."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        for line in Path(f"/proc/{process}/status").read_text().splitlines():
+            if line.startswith("RssAnon:"):
+                return int(line.split()[1]) * 1024
+    return None
+
+
+def limit_memory(limit: int) -> None:
+    """Let this process take at most `limit` bytes of memory of its own; files it maps do not count.
+
+    Raises `ValueError` or `OSError` where the limit cannot be set, `NotImplementedError` where the system has none.
+    """
+    if resource is None:
+        raise NotImplementedError("this system cannot limit the memory of a process")
+    resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+
+
+_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+
+
+def die_with_parent(parent: int) -> bool:
+    """Have the kernel kill this process when the thread that started it ends; `parent` is that thread's process.
+
+    Needs no help of the interpreter later, so it works whatever this process is doing. False where the system cannot;
+    True, or the end of this process, if the parent is dead already.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    import ctypes
+
+    try:
+        prctl = ctypes.CDLL(None, use_errno=True).prctl
+    except (OSError, AttributeError):
+        return False
+    if prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        return False
+    if os.getppid() != parent:  # it died before the kernel knew whom to watch
+        os._exit(0)
+    return True
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL` for 9; the number itself where it has no name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)
 
 
 def processor_name() -> str | None:

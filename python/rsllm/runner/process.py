@@ -1,0 +1,641 @@
+"""One child process seen from the parent.
+
+States::
+
+    Stopped ──► Starting ──► Ready ──► Stopping ──► Stopped
+                   │           │
+                   └───────────┴──► Failed            (left by the next `ensure_ready`, as Stopped is)
+
+One task, the *supervisor*, is the only writer of the state: it starts the child, reads its frames, notices its end and
+says so to everybody who waits. Callers ask (`ensure_ready`, `generate`, `call`, `stop`) and await; none of them changes
+the state. When the child ends unasked, everybody with an open request gets a `RunnerCrashedError` with the exit status
+and the last lines of its log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import contextlib
+import copy
+import enum
+import itertools
+import logging
+import os
+import socket
+import sys
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Self, TypeVar
+from weakref import WeakValueDictionary
+
+from rsllm.errors import (
+    EngineClosedError,
+    ProtocolError,
+    RunnerCrashedError,
+    RunnerTimeoutError,
+)
+from rsllm.runner.faults import from_fault
+from rsllm.runner.pieces import unpack_logprobs
+from rsllm.runner.plan import MemoryPlan
+from rsllm.runner.protocol import (
+    HEADER_BYTES,
+    PROTOCOL_VERSION,
+    Call,
+    Cancel,
+    Data,
+    Ended,
+    Failed,
+    Generate,
+    Hello,
+    Load,
+    Message,
+    Piece,
+    Plan,
+    Planned,
+    Progress,
+    Ready,
+    Result,
+    Shutdown,
+    Step,
+    decode,
+    encode,
+    frame_length,
+)
+from rsllm.streams import Stats, Token
+from rsllm.system import anonymous_bytes, signal_name
+
+__all__ = ["Limits", "RunnerGeneration", "RunnerProcess", "State", "exit_status"]
+
+M = TypeVar("M", bound=Message)
+
+log = logging.getLogger("rsllm.runner")
+
+WORKER_COMMAND = (sys.executable, "-m", "rsllm.runner.worker")
+
+_LAST_LINES = 20
+_LINE_BYTES = 2_000
+_HINTS = {
+    "SIGKILL": "the system may have killed it for want of memory: use a smaller context or model",
+    "SIGBUS": "the model file was cut short, or its disk failed, while it was in use",
+}
+
+
+class State(enum.Enum):
+    """Where a runner is between not being there and answering."""
+
+    STOPPED = "stopped"
+    STARTING = "starting"
+    READY = "ready"
+    STOPPING = "stopping"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True)
+class Limits:
+    """How long what may take, in seconds, and how much memory a child may have."""
+
+    load_seconds: float | None = 300.0
+    """Without a sign of progress; Ollama's OLLAMA_LOAD_TIMEOUT. `None` waits for ever."""
+    stop_seconds: float = 5.0
+    """From the request to stop to the kill. A step of the engine may have to end first."""
+    ping_seconds: float = 10.0
+    """How often a child with open requests is asked whether it still listens."""
+    silence_seconds: float = 60.0
+    """A child that has not said anything for so long, pings included, is killed. Long, since a machine may swap."""
+    memory_bytes: int | None = None
+    """Most memory of its own (mapped weights do not count) that the child may take."""
+
+
+class RunnerProcess:
+    """A model in a child process. All methods are for one event loop."""
+
+    def __init__(
+        self,
+        name: str,
+        path: str | os.PathLike[str],
+        options: Mapping[str, Any] | None = None,
+        *,
+        limits: Limits | None = None,
+        command: Sequence[str] = WORKER_COMMAND,
+        on_exit: Callable[[RunnerProcess], None] | None = None,
+    ) -> None:
+        self.name = name
+        self.path = os.fspath(path)
+        self.options: Mapping[str, Any] = dict(options or {})
+        self.info: dict[str, Any] = {}
+        self.special_tokens: dict[str, Any] = {}
+        self.last_error: BaseException | None = None
+        self._limits = limits or Limits()
+        self._command = tuple(command)
+        self._on_exit = on_exit
+        self._state = State.STOPPED
+        self._child: _Child | None = None
+        self._supervisor: asyncio.Task[None] | None = None
+        self._ids = itertools.count(1)
+
+    @property
+    def state(self) -> State:
+        """The state now; it may be another one after any `await`."""
+        return self._state
+
+    @property
+    def pid(self) -> int | None:
+        """The child's process id, while there is one."""
+        over = self._supervisor is None or self._supervisor.done()
+        return self._child.pid if self._child is not None and not over else None
+
+    @property
+    def last_lines(self) -> tuple[str, ...]:
+        """What the child wrote last."""
+        return tuple(self._child.lines) if self._child is not None else ()
+
+    def anonymous_bytes(self) -> int:
+        """Memory of the child that is no copy of a file; 0 where it is not running or the system does not tell."""
+        return (anonymous_bytes(self.pid) if self.pid is not None else None) or 0
+
+    # What callers ask for.
+
+    async def plan(self) -> MemoryPlan | None:
+        """What the model would take, asked of the child before it loads anything; it is started for that if need be.
+
+        `None` from a core that makes no plans. Raises what `ensure_ready` raises.
+        """
+        child = await self._started()
+        return await asyncio.shield(child.planned)
+
+    async def ensure_ready(self, options: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """`Engine.info()` of the loaded model, which is loaded now if it is not.
+
+        `options` replace those given at first, for a child that has only planned yet. Raises what went wrong while
+        loading: the core's own error, `RunnerCrashedError`, `RunnerTimeoutError`, `ProtocolError`.
+        """
+        child = await self._started()
+        if options is not None and not child.wanted.is_set():
+            self.options = dict(options)
+        child.wanted.set()
+        await asyncio.shield(child.ready)
+        return self.info
+
+    async def stop(self) -> None:
+        """End the child: in order if it listens, by force after `stop_seconds`. Returns when it is gone."""
+        if self._supervisor is not None and self._child is not None:
+            self._child.stop.set()
+            await asyncio.shield(self._supervisor)
+
+    def kill(self) -> None:
+        """End the child at once, by force; those who wait for it get a `RunnerCrashedError`."""
+        if self._child is not None:
+            self._child.kill()
+
+    async def generate(self, ids: list[int], options: dict[str, Any]) -> RunnerGeneration:
+        """Start a sequence; `options` are complete, as `rsllm.options.validate` returns them."""
+        child = self._ready_child()
+        generation = RunnerGeneration(child, next(self._ids))
+        child.generations[generation.id] = generation
+        try:
+            await child.send(Generate(generation.id, ids, options))
+        except BaseException:
+            generation.cancel()
+            raise
+        return generation
+
+    async def tokenize(self, parts: list[tuple[str, bool]], *, add_special: bool = False) -> list[int]:
+        """Ids of a text whose parts are trusted (control tokens count) or not."""
+        ids = await self._call("tokenize", parts=[list(part) for part in parts], add_special=add_special)
+        return [int(id) for id in ids[0]]
+
+    async def detokenize(self, ids: list[int], *, render_special: bool = True) -> str:
+        """The text of token ids."""
+        return str((await self._call("detokenize", ids=ids, render_special=render_special))[0])
+
+    async def logits(self, ids: list[int]) -> bytearray:
+        """float32 (n, vocab_size), one row a position."""
+        return (await self._call("logits", ids=ids))[1]
+
+    async def embed(self, inputs: list[list[int]], options: dict[str, Any]) -> bytearray:
+        """float32, one row an input."""
+        return (await self._call("embed", inputs=inputs, options=options))[1]
+
+    async def stats(self) -> dict[str, Any]:
+        """`info` and `metrics` of the engine, as they are now."""
+        value = (await self._call("stats"))[0]
+        return value if isinstance(value, dict) else {}
+
+    async def ping(self) -> float:
+        """Seconds until the child answered."""
+        begin = time.monotonic()
+        await self._call("ping")
+        return time.monotonic() - begin
+
+    async def _call(self, method: str, **arguments: Any) -> tuple[Any, bytearray]:
+        child = self._ready_child()
+        call = _Call(asyncio.get_running_loop().create_future())
+        id = next(self._ids)
+        child.calls[id] = call
+        try:
+            await child.send(Call(id, method, arguments))
+            return await call.answer, call.data
+        finally:
+            child.calls.pop(id, None)
+
+    def _ready_child(self) -> _Child:
+        if self._child is None or self._state is not State.READY:
+            raise EngineClosedError(f"the runner of {self.name} is {self._state.value}")
+        return self._child
+
+    async def _started(self) -> _Child:
+        """A child that is starting or ready; the decision whether to start one is made here and nowhere else."""
+        while self._state is State.STOPPING:
+            assert self._supervisor is not None, "somebody stops it"
+            await asyncio.shield(self._supervisor)
+        if self._supervisor is None or self._supervisor.done():
+            self._child = _Child(self.name)
+            self._supervisor = asyncio.create_task(self._supervise(self._child), name=f"runner {self.name}")
+        assert self._child is not None, "set with the supervisor"
+        return self._child
+
+    # The supervisor: the only one that writes the state.
+
+    async def _supervise(self, child: _Child) -> None:
+        self._state, self.last_error = State.STARTING, None
+        stopping = asyncio.create_task(child.stop.wait())
+        running = asyncio.create_task(self._run(child))
+        error: BaseException | None = None
+        try:
+            await asyncio.wait({stopping, running}, return_when=asyncio.FIRST_COMPLETED)
+            if stopping.done() and not running.done():
+                was_ready = self._state is State.READY
+                self._state = State.STOPPING
+                await child.end(self._limits.stop_seconds if was_ready else 0)
+                running.cancel()
+            await asyncio.wait({running})
+            error = None if running.cancelled() else running.exception()
+        except asyncio.CancelledError:  # the event loop ends
+            child.stop.set()
+            raise
+        finally:
+            stopping.cancel()
+            running.cancel()
+            self._conclude(child, await child.reap(), error)
+
+    def _conclude(self, child: _Child, code: int | None, error: BaseException | None) -> None:
+        if child.stop.is_set():
+            self._state = State.STOPPED
+            child.fail_all(EngineClosedError(f"the runner of {self.name} was stopped"))
+        else:
+            self._state = State.FAILED
+            self.last_error = self._failure(child, code, error)
+            log.warning("[%s] %s", self.name, self.last_error)
+            child.fail_all(self.last_error)
+        if self._on_exit is not None:
+            self._on_exit(self)
+
+    async def _run(self, child: _Child) -> None:
+        """From the start to the end of the connection. Returns when the child closes it."""
+        limit = self._limits.load_seconds
+        await child.spawn(self._command, self._limits.memory_bytes)
+        hello = await child.receive(limit, Hello)
+        if hello.protocol != PROTOCOL_VERSION:
+            raise ProtocolError(
+                f"the runner speaks protocol {hello.protocol}, this side {PROTOCOL_VERSION}", model=self.name
+            )
+        await child.send(Plan(self.path, dict(self.options)))
+        planned = await child.receive(limit, Planned)
+        child.planned.set_result(None if planned.plan is None else MemoryPlan.from_core(planned.plan))
+        await child.wanted.wait()
+        await child.send(Load(self.path, dict(self.options)))
+        ready = await child.receive(limit, Ready)
+        self.info, self.special_tokens = ready.info, ready.special_tokens
+        self._state = State.READY
+        child.ready.set_result(None)
+        watchdog = asyncio.create_task(self._watch(child))
+        try:
+            while (message := await child.read()) is not None:
+                child.dispatch(message)
+        finally:
+            watchdog.cancel()
+
+    async def _watch(self, child: _Child) -> None:
+        """Kill a child that has open requests and no longer reads what it is sent."""
+        while True:
+            await asyncio.sleep(self._limits.ping_seconds)
+            if not (child.generations or child.calls):
+                child.heard = time.monotonic()
+                continue
+            silence = time.monotonic() - child.heard
+            if silence > self._limits.silence_seconds:
+                child.verdict = RunnerTimeoutError(
+                    f"the runner of {self.name} has not answered for {silence:.0f} s and was killed", model=self.name
+                )
+                child.kill()
+                return
+            child.post(Call(next(self._ids), "ping", {}))
+
+    def _failure(self, child: _Child, code: int | None, error: BaseException | None) -> BaseException:
+        """Why the child is no more, or never was."""
+        if child.verdict is not None:
+            return child.verdict
+        if isinstance(error, TimeoutError):
+            return RunnerTimeoutError(
+                f"timed out waiting for the runner of {self.name} to start: no progress for "
+                f"{self._limits.load_seconds:g} s{_quoted(child.lines)}",
+                model=self.name,
+            )
+        if error is not None and not isinstance(error, (EOFError, ConnectionError)):
+            return error
+        status = exit_status(code)
+        phase = "stopped unexpectedly" if child.ready.done() else "ended while it was starting"
+        return RunnerCrashedError(
+            f"the runner of {self.name} {phase}: {status}{_quoted(child.lines)}",
+            model=self.name,
+            status=status,
+            exit_code=code,
+            last_lines=tuple(child.lines),
+            hint=_HINTS.get(status.removeprefix("signal ")),
+        )
+
+
+class RunnerGeneration(AsyncIterator[Token]):
+    """One running sequence: its pieces for `async for`. Closing or dropping it cancels."""
+
+    def __init__(self, child: _Child, id: int) -> None:
+        self.id = id
+        self.stats: Stats | None = None
+        self._child: _Child | None = child
+        # Bounded by the context: a sequence cannot have more tokens than that.
+        self._items: asyncio.Queue[Token | BaseException | None] = asyncio.Queue()
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Token:
+        if self._child is None and self._items.empty():
+            raise StopAsyncIteration
+        try:
+            item = await self._items.get()
+        except BaseException:  # the awaiting task was cancelled
+            self.cancel()
+            raise
+        if isinstance(item, Token):
+            return item
+        if item is None:
+            raise StopAsyncIteration
+        raise item
+
+    def cancel(self) -> None:
+        """Stop the sequence; the engine does within a layer. After the end this does nothing."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.generations.pop(self.id, None)
+            child.post(Cancel(self.id))
+            self._items.put_nowait(None)
+
+    async def aclose(self) -> None:
+        """As `cancel`."""
+        self.cancel()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.cancel()
+
+    def __del__(self) -> None:
+        if self._child is not None:
+            # The collector may run in any thread. Without a loop there is no child either.
+            with contextlib.suppress(RuntimeError):
+                self._child.loop.call_soon_threadsafe(self._child.post, Cancel(self.id))
+
+    # From the supervisor.
+
+    def receive(self, piece: Piece) -> None:
+        entries = unpack_logprobs(piece.logprobs)
+        self._items.put_nowait(Token.from_core((piece.text, piece.ids, entries)))
+
+    def end(self, ended: Ended) -> None:
+        self._child = None
+        if ended.error is not None:
+            self._items.put_nowait(from_fault(ended.error))
+        else:
+            self.stats = Stats.from_core(ended.stats or {})
+            self._items.put_nowait(None)
+
+    def fail(self, error: BaseException) -> None:
+        self._child = None
+        self._items.put_nowait(error)
+
+
+@dataclass
+class _Call:
+    answer: asyncio.Future[Any]
+    data: bytearray = field(default_factory=bytearray)
+
+
+class _Child:
+    """One life of the process: its handles and who waits for what. Used once, by one supervisor."""
+
+    def __init__(self, name: str) -> None:
+        self.loop = loop = asyncio.get_running_loop()
+        self.name = name
+        self.pid: int | None = None
+        self.wanted = asyncio.Event()
+        self.stop = asyncio.Event()
+        self.planned: asyncio.Future[MemoryPlan | None] = loop.create_future()
+        self.ready: asyncio.Future[None] = loop.create_future()
+        for future in (self.planned, self.ready):
+            future.add_done_callback(_look)
+        # Weak, so that a sequence that nobody reads any more is dropped and thereby cancelled.
+        self.generations: WeakValueDictionary[int, RunnerGeneration] = WeakValueDictionary()
+        self.calls: dict[int, _Call] = {}
+        self.lines: deque[str] = deque(maxlen=_LAST_LINES)
+        self.heard = time.monotonic()
+        self.verdict: BaseException | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self._reader: asyncio.StreamReader | None = None
+        self._writer: asyncio.StreamWriter | None = None
+        self._logging: asyncio.Task[None] | None = None
+
+    async def spawn(self, command: Sequence[str], memory_bytes: int | None) -> None:
+        ours, theirs = socket.socketpair()
+        try:
+            arguments = ["--fd", str(theirs.fileno()), "--parent", str(os.getpid())]
+            if memory_bytes is not None:
+                arguments += ["--memory-limit", str(memory_bytes)]
+            self._process = await asyncio.create_subprocess_exec(
+                *command,
+                *arguments,
+                pass_fds=(theirs.fileno(),),
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.DEVNULL,
+                stderr=asyncio.subprocess.PIPE,
+                process_group=0,  # Ctrl-C of the terminal is for the parent
+            )
+            self.pid = self._process.pid
+            self._logging = asyncio.create_task(self._log())
+            self._reader, self._writer = await asyncio.open_connection(sock=ours, limit=1 << 20)
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+
+    async def receive(self, limit: float | None, kind: type[M]) -> M:
+        """The next message, which must be of this kind; signs of progress restart the clock."""
+        while True:
+            async with asyncio.timeout(limit):
+                message = await self.read()
+            if message is None:
+                raise EOFError
+            if isinstance(message, kind):
+                return message
+            if isinstance(message, Failed) and message.id is None:
+                raise from_fault(message.error)
+            if not isinstance(message, Progress):
+                raise ProtocolError(f"{type(message).__name__} instead of {kind.__name__}", model=self.name)
+
+    async def read(self) -> Message | None:
+        """The next message; `None` at the end of the connection."""
+        assert self._reader is not None, "spawned"
+        try:
+            length = frame_length(await self._reader.readexactly(HEADER_BYTES))
+            body = await self._reader.readexactly(length)
+        except (asyncio.IncompleteReadError, ConnectionError):
+            return None
+        self.heard = time.monotonic()
+        return decode(body)
+
+    async def send(self, message: Message) -> None:
+        """One frame, waiting while the child does not read."""
+        try:
+            self._write(message)
+            assert self._writer is not None, "written to"
+            await self._writer.drain()
+        except ConnectionError:
+            return  # the supervisor sees the end too, and says to everybody what happened
+
+    def post(self, message: Message) -> None:
+        """One small frame, without waiting."""
+        with contextlib.suppress(ConnectionError):
+            self._write(message)
+
+    def _write(self, message: Message) -> None:
+        frame = encode(message)
+        if self._writer is not None and not self._writer.is_closing():
+            self._writer.write(frame)
+
+    def dispatch(self, message: Message) -> None:
+        """Hand an answer to whom it is for. Answers to requests that were given up are dropped."""
+        if isinstance(message, Step):
+            for piece in message.pieces:
+                if (generation := self.generations.get(piece.id)) is not None:
+                    generation.receive(piece)
+            for ended in message.ended:
+                if (generation := self.generations.pop(ended.id, None)) is not None:
+                    generation.end(ended)
+        elif isinstance(message, (Data, Result, Failed)):
+            call = self.calls.get(message.id) if message.id is not None else None
+            if call is None or call.answer.done():
+                return
+            if isinstance(message, Data):
+                try:
+                    call.data += base64.b64decode(message.payload, validate=True)
+                except binascii.Error as error:
+                    raise ProtocolError(f"binary data is not base64: {error}", model=self.name) from None
+            elif isinstance(message, Result):
+                call.answer.set_result(message.value)
+            else:
+                call.answer.set_exception(from_fault(message.error))
+        else:
+            raise ProtocolError(f"a parent does not expect {type(message).__name__}", model=self.name)
+
+    def fail_all(self, error: BaseException) -> None:
+        """Say to everybody who still waits that nothing will come."""
+        for future in (self.planned, self.ready):
+            if not future.done():
+                future.set_exception(error)
+        for generation in list(self.generations.values()):
+            generation.fail(copy.copy(error))
+        self.generations.clear()
+        for call in self.calls.values():
+            if not call.answer.done():
+                call.answer.set_exception(copy.copy(error))
+
+    def kill(self) -> None:
+        if self._process is not None and self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+
+    async def end(self, seconds: float) -> None:
+        """Ask the child to end, wait, then kill it."""
+        if seconds and self._process is not None:
+            self.post(Shutdown())
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._process.wait()
+        self.kill()
+
+    async def reap(self) -> int | None:
+        """Wait until the process is gone and its last words are read; its exit code, negative for a signal."""
+        if self._writer is not None:
+            self._writer.close()
+            with contextlib.suppress(OSError):
+                await self._writer.wait_closed()
+        if self._process is None:
+            return None
+        # A child whose connection is closed has a moment to end by itself, which shows the status it wanted to show.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                await self._process.wait()
+        self.kill()
+        code = await self._process.wait()
+        if self._logging is not None:
+            # A grandchild may hold the pipe open for ever.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1):
+                    await asyncio.shield(self._logging)
+            self._logging.cancel()
+        self._process._transport.close()  # type: ignore[attr-defined]  # the only way to close its pipe
+        return code
+
+    async def _log(self) -> None:
+        assert self._process is not None and self._process.stderr is not None, "asked for"
+        held = b""
+        while part := await self._process.stderr.read(1 << 16):
+            *whole, held = (held + part).split(b"\n")
+            if len(held) > _LINE_BYTES:
+                whole, held = [*whole, held], b""
+            for line in whole:
+                self._line(line)
+        if held:
+            self._line(held)
+
+    def _line(self, line: bytes) -> None:
+        text = line[:_LINE_BYTES].decode(errors="replace").rstrip()
+        if text:
+            self.lines.append(text)
+            log.info("[%s] %s", self.name, text)
+
+
+def exit_status(code: int | None) -> str:
+    """An exit code in words: `exit code 3`, `signal SIGKILL`."""
+    if code is None:
+        return "it could not be started"
+    return f"exit code {code}" if code >= 0 else f"signal {signal_name(-code)}"
+
+
+def _quoted(lines: Sequence[str]) -> str:
+    """The last line, for the end of a message."""
+    return f" ({lines[-1]})" if lines else ""
+
+
+def _look(future: asyncio.Future[Any]) -> None:
+    """Nobody may be waiting; an exception that nobody fetched is not worth a warning."""
+    if not future.cancelled():
+        future.exception()
