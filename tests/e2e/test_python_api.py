@@ -57,7 +57,7 @@ def test_a_real_model_answers(model: rsllm.Model) -> None:
 
 @pytest.mark.parametrize("prompt", ["German ß, ♬ and 日本語: ", "Emoji: 😀😃😄 → 👩‍👩‍👧 ", "Кириллица и 中文 "])
 def test_the_stream_loses_no_character(model: rsllm.Model, prompt: str) -> None:
-    options = {"temperature": 1.5, "max_tokens": 48, "seed": 3, "top_k": 0, "top_p": 1.0}
+    options = {"temperature": 1.5, "max_tokens": 24, "seed": 3, "top_k": 0, "top_p": 1.0}
     pieces = list(model.stream(prompt, **options))
     reply = model.generate(prompt, **options)
     assert "".join(pieces) == reply.text
@@ -172,7 +172,7 @@ async def test_the_event_loop_goes_on_during_a_long_prompt(model: rsllm.Model) -
             ticks += 1
 
     task = asyncio.create_task(ticker())
-    stream = model.astream("word " * 900, max_tokens=4)
+    stream = model.astream("word " * 400, max_tokens=4)
     await anext(stream)
     during_the_prompt = ticks
     await stream.aclose()

@@ -40,7 +40,7 @@ def test_only_system_and_config_ask_which_system_it_is() -> None:
             assert "sys.platform" not in (PACKAGE / path).read_text(), path
 
 
-@pytest.mark.parametrize("module", ["rsllm", "rsllm.cli.main", "rsllm.cli.run", "rsllm.refs"])
+@pytest.mark.parametrize("module", ["rsllm", "rsllm.cli.main", "rsllm.cli.run", "rsllm.refs.pypi"])
 def test_heavy_modules_wait_until_they_are_needed(module: str) -> None:
     run = subprocess.run(
         [sys.executable, "-X", "importtime", "-c", f"import {module}"],

