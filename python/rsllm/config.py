@@ -1,7 +1,7 @@
 """The environment, read once.
 
-Every variable that rsllm looks at stands in `Config`, with its type and default; no other module reads the
-environment. Ollama's variables keep their names and meaning, ours begin with `RSLLM_`. Values are trimmed of spaces
+Every variable that the Python package looks at stands in `Config`, with its type and default; no other module reads
+the environment (the core reads one of its own, `RSLLM_ISA`, which forces an instruction set). Ollama's variables keep their names and meaning, ours begin with `RSLLM_`. Values are trimmed of spaces
 and of one pair of quotes, and a bad value is an error that names the variable: nothing falls back in silence.
 """
 

@@ -131,7 +131,6 @@ def test_an_unfinished_stream_does_not_keep_the_interpreter_alive() -> None:
         print(loop.run_until_complete(anext(stream)))
         """
     )
-    started = time.monotonic()
     run = subprocess.run(
         [sys.executable, "-c", script],
         capture_output=True,
@@ -141,4 +140,3 @@ def test_an_unfinished_stream_does_not_keep_the_interpreter_alive() -> None:
         cwd=Path(__file__).parents[2],
     )
     assert (run.stdout, run.stderr, run.returncode) == ("Hello\n", "", 0)
-    assert time.monotonic() - started < 15
