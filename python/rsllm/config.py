@@ -1,7 +1,7 @@
 """The environment, read once.
 
-Every variable that the Python package looks at stands in `Config`, with its type and default; no other module reads
-the environment (the core reads one of its own, `RSLLM_ISA`, which forces an instruction set). Ollama's variables keep their names and meaning, ours begin with `RSLLM_`. Values are trimmed of spaces
+Every variable that rsllm looks at stands in `Config`, with its type and default; no other module reads the
+environment. Ollama's variables keep their names and meaning, ours begin with `RSLLM_`. Values are trimmed of spaces
 and of one pair of quotes, and a bad value is an error that names the variable: nothing falls back in silence.
 """
 
@@ -30,6 +30,7 @@ class Config:
     ========================= =============================================================================
     `RSLLM_CACHE`             folder of fetched models (default: `rsllm` under the user's cache folder)
     `RSLLM_DEBUG`             the command line shows tracebacks
+    `RSLLM_ISA`               instruction set of models loaded without another choice; `rsllm doctor` lists them
     `RSLLM_HISTORY`           file of the interactive session's history
     `OLLAMA_NOHISTORY`        no history file
     `OLLAMA_CONTEXT_LENGTH`   the command line's context where `--num-ctx` is not given; 0 = automatic
@@ -41,6 +42,7 @@ class Config:
     cache_dir: Path
     history_file: Path | None
     debug: bool = False
+    isa: str | None = None
     context_length: int | None = None
     kv_type: str | None = None
     no_color: bool = False
@@ -61,6 +63,7 @@ class Config:
         return cls(
             cache_dir=Path(cache).expanduser() if cache else _user_dir(environment, "cache"),
             history_file=None if _flag(text("OLLAMA_NOHISTORY")) else history_file,
+            isa=text("RSLLM_ISA").lower() or None,
             debug=_flag(text("RSLLM_DEBUG")),
             context_length=_count("OLLAMA_CONTEXT_LENGTH", text("OLLAMA_CONTEXT_LENGTH")),
             kv_type=text("OLLAMA_KV_CACHE_TYPE").lower() or None,

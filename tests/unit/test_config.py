@@ -26,12 +26,14 @@ def test_variables_are_trimmed_of_spaces_and_quotes() -> None:
             **HOME,
             "RSLLM_CACHE": ' "/tmp/c d" ',
             "RSLLM_DEBUG": "1",
+            "RSLLM_ISA": "AVX2",
             "OLLAMA_CONTEXT_LENGTH": "'8192'",
             "OLLAMA_KV_CACHE_TYPE": "Q8_0",
         }
     )
     assert config.cache_dir == Path("/tmp/c d")
     assert config.debug
+    assert config.isa == "avx2"
     assert config.context_length == 8192
     assert config.kv_type == "q8_0"
 
