@@ -35,13 +35,14 @@ PYTHON_CRATE = "rsllm-py"
 PARTS: dict[str, set[str]] = {
     "errors": set(),
     "system": {"errors"},
-    "config": {"errors"},
+    "durations": set(),
+    "config": {"durations", "errors"},
     "options": {"errors"},
     "streams": {"errors"},
     "gguf": {"_core", "errors"},
     "chat": {"errors", "options", "streams"},
-    "machine": {"_core", "system"},
     "refs": {"config", "errors", "gguf", "system"},
+    "runner": {"_core", "durations", "errors", "streams", "system"},
     "machine": {"_core", "errors", "system"},
     "model": {"_core", "chat", "config", "errors", "options", "refs", "streams"},
     "__init__": {"_core", "errors", "gguf", "model", "streams"},
@@ -51,6 +52,22 @@ PARTS: dict[str, set[str]] = {
 # What the package may import from outside itself; the standard library is free.
 DEPENDENCIES = {"click", "jinja2", "numpy"}
 ONLY_IN = {"click": {"cli"}, "jinja2": {"chat"}}
+
+# Within the runner: what decides is pure, what talks knows no decisions, and the core is the child's alone.
+RUNNER: dict[str, set[str]] = {
+    "protocol": set(),
+    "faults": {"protocol"},
+    "pieces": set(),
+    "plan": set(),
+    "policy": {"plan"},
+    "process": {"faults", "pieces", "plan", "protocol"},
+    "worker": {"faults", "pieces", "protocol"},
+    "scheduler": {"plan", "policy"},
+    "pool": {"plan", "policy", "process", "scheduler"},
+    "__init__": set(),
+}
+RUNNER_CORE = {"worker"}
+PURE = {"policy", "scheduler", "plan"}
 
 
 def test_crates_depend_only_along_the_drawn_arrows() -> None:
@@ -74,6 +91,18 @@ def test_python_parts_import_only_along_the_drawn_arrows(path: Path) -> None:
     assert outside <= DEPENDENCIES, f"new dependency in {part}"
     for dependency in outside & ONLY_IN.keys():
         assert part in ONLY_IN[dependency], f"{dependency} is for {ONLY_IN[dependency]} alone"
+
+
+@pytest.mark.parametrize("path", sorted((PACKAGE / "runner").glob("*.py")), ids=lambda path: path.stem)
+def test_the_runner_is_layered(path: Path) -> None:
+    modules = {module for module, _ in imported(ast.parse(path.read_text(encoding="utf-8")))}
+    siblings = {module.removeprefix("rsllm.runner.") for module in modules if module.startswith("rsllm.runner.")}
+    assert siblings <= RUNNER[path.stem]
+    inside, outside = imports(path)
+    assert not outside, "the runner needs the standard library alone, and no web framework"
+    assert "_core" not in inside or path.stem in RUNNER_CORE
+    if path.stem in PURE:
+        assert not {"asyncio", "os", "subprocess", "socket", "threading", "time"} & modules
 
 
 def crate_dependencies() -> dict[str, set[str]]:

@@ -250,8 +250,9 @@ class RunnerProcess:
 
     async def _started(self) -> _Child:
         """A child that is starting or ready; the decision whether to start one is made here and nowhere else."""
-        while self._state is State.STOPPING:
-            assert self._supervisor is not None, "somebody stops it"
+        while self._supervisor is not None and self._child is not None and self._child.stop.is_set():
+            if self._supervisor.done():
+                break
             await asyncio.shield(self._supervisor)
         if self._supervisor is None or self._supervisor.done():
             self._child = _Child(self.name)
