@@ -25,7 +25,9 @@ ISAS: list[str] = cpu_info()["available_isas"]
 # Longer than the tiny sliding window, with bytes the vocabularies have no piece for.
 TEXT = "the rain in another town and the sea, 1234; Вода! def f(x): return x"
 # The reference engine's F32 runs differ by 1e-12 between batch sizes, by 1e-10 for gemma3.
-EXACT = 1e-8
+EXACT = 1e-9
+# The reference engine looks GELU up in a table of f16 values, which no exact engine repeats.
+EXACT_WITH_GELU = 3e-7
 # Activations rounded to bf16, and KV to f16.
 PREFILL = 3e-4
 # One text of a tiny model is a small sample of the noise.
@@ -64,11 +66,12 @@ def measure(tmp_path_factory: pytest.TempPathFactory, reference_python: Path) ->
 @pytest.mark.parametrize("name", tiny_models.SHAPES)
 def test_f32_logits_of_a_family_equal_the_reference(name: str, tmp_path: Path, measure: Callable[[Path], Case]) -> None:
     case = measure(tiny_models.write(tmp_path / f"{name}.gguf", tiny_models.SHAPES[name]))
+    bound = EXACT_WITH_GELU if name == "gemma3" else EXACT
     for isa in ISAS:
         prefill = rsllm_logits(case.path, case.ids, isa=isa, phase="prefill", kv_type="f32")
         decode = rsllm_logits(case.path, case.ids, isa=isa, phase="decode", kv_type="f32")
-        assert error(case.exact, prefill) < EXACT, (isa, "prefill")
-        assert error(case.exact, decode) < EXACT, (isa, "decode")
+        assert error(case.exact, prefill) < bound, (isa, "prefill")
+        assert error(case.exact, decode) < bound, (isa, "decode")
 
 
 @pytest.mark.parametrize("weight_type", tiny_models.WEIGHT_TYPES, ids=lambda kind: kind.name)

@@ -15,6 +15,7 @@ Cyrillic and emoji in equal shares of tokens.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -83,13 +84,22 @@ class Fidelity:
 
 @dataclass(frozen=True)
 class Yardstick:
-    """The exact logits of one text, and how far the reference engine itself lies from them on the real file."""
+    """The logits of one text: exact, and the reference engine's own on the real file."""
 
     model: Path
     twin: Path
     ids: list[int]
     exact: Logits
-    reference: Fidelity
+    own: Logits
+
+    @functools.cached_property
+    def reference(self) -> Fidelity:
+        """The reference engine's own distance on the real file, decoding."""
+        return compare(self.exact, self.own, self.ids)
+
+    def head(self, positions: int) -> Yardstick:
+        """The same for the first positions alone."""
+        return Yardstick(self.model, self.twin, self.ids[:positions], self.exact[:positions], self.own[:positions])
 
     def measure(
         self, isa: str, phase: Literal["prefill", "decode"], *, of: Literal["twin", "file"] = "file"
@@ -115,7 +125,7 @@ def yardstick(model: Path, positions: int, *, context: int = 2048) -> Iterator[Y
         with Reference(model, context=context) as engine:
             # One by one, as tokens are generated: the phase that bound (c) compares.
             own = engine.logits(ids, prompt=1, out=Path(folder) / "own.npy")
-        yield Yardstick(model, twin, ids, exact, compare(exact, own, ids))
+        yield Yardstick(model, twin, ids, exact, own)
         del exact, own
         gc.collect()
 
