@@ -9,11 +9,11 @@
 mod decode;
 mod prefill;
 
-use rsllm_tensor::{AttentionParams, BackendError, KvLayout, KvType, StepLimits};
+use rsllm_tensor::{AttentionParams, BackendError, KvLayout, StepLimits};
 
-use crate::kernels::{DotRowsF32, Kernels, Unpack};
+use crate::kernels::{Dot, DotRowsF32, Kernels, Unpack};
 use crate::kv::CpuKv;
-use crate::memory::Aligned;
+use crate::memory::{Aligned, Allocator};
 use crate::step_state::StepState;
 use crate::threads::{ThreadPool, WorkerPanicked};
 
@@ -27,8 +27,10 @@ const NO_SCORE: f32 = -1e30;
 /// Scratch reserved at load time.
 pub(crate) struct AttentionScratch {
     threads: Vec<ThreadScratch>,
-    /// Partial results of decode attention: `[slots, head_dim + 2]`.
+    /// Partial results of decode attention.
     partials: Aligned<f32>,
+    /// Rows of the running group of decode rows.
+    rows: Vec<decode::DecodeRow>,
 }
 
 struct ThreadScratch {
@@ -48,6 +50,7 @@ struct ThreadScratch {
 
 impl AttentionScratch {
     pub(crate) fn new(
+        allocator: &mut Allocator,
         n_threads: usize,
         layouts: &[KvLayout],
         limits: &StepLimits,
@@ -57,38 +60,36 @@ impl AttentionScratch {
         let threads = (0..n_threads)
             .map(|_| {
                 Ok(ThreadScratch {
-                    queries: Aligned::new("attention queries", head_dim * LANES)?,
-                    accumulators: Aligned::new("attention accumulators", head_dim * LANES)?,
-                    page: Aligned::new("attention page", page_len * head_dim)?,
-                    page_transposed: Aligned::new("attention page", page_len * head_dim)?,
-                    scores: Aligned::new("attention scores", page_len * LANES)?,
-                    maxima: Aligned::new("attention maxima", LANES)?,
-                    sums: Aligned::new("attention sums", LANES)?,
-                    corrections: Aligned::new("attention corrections", LANES)?,
+                    queries: Aligned::new(allocator, "attention queries", head_dim * LANES)?,
+                    accumulators: Aligned::new(
+                        allocator,
+                        "attention accumulators",
+                        head_dim * LANES,
+                    )?,
+                    page: Aligned::new(allocator, "attention page", page_len * head_dim)?,
+                    page_transposed: Aligned::new(
+                        allocator,
+                        "attention page",
+                        page_len * head_dim,
+                    )?,
+                    scores: Aligned::new(allocator, "attention scores", page_len * LANES)?,
+                    maxima: Aligned::new(allocator, "attention maxima", LANES)?,
+                    sums: Aligned::new(allocator, "attention sums", LANES)?,
+                    corrections: Aligned::new(allocator, "attention corrections", LANES)?,
                 })
             })
             .collect::<Result<_, BackendError>>()?;
-        // One row over the longest context always fits; more rows go in groups.
-        let splits = (limits.max_pages * page_len).div_ceil(SPLIT_LEN).max(1);
+        // One row over the longest context always fits, as do a short row each; more go in groups.
+        let splits = (limits.max_sequence_pages * page_len)
+            .div_ceil(SPLIT_LEN)
+            .max(1)
+            + limits.max_sequences;
         let partials = splits * (limits.max_query_width + 2 * limits.max_heads);
         Ok(Self {
             threads,
-            partials: Aligned::new("attention partials", partials)?,
+            partials: Aligned::new(allocator, "attention partials", partials)?,
+            rows: Vec::with_capacity(limits.max_rows),
         })
-    }
-
-    pub(crate) fn bytes(&self) -> u64 {
-        let per_thread = |t: &ThreadScratch| {
-            t.queries.bytes()
-                + t.accumulators.bytes()
-                + t.page.bytes()
-                + t.page_transposed.bytes()
-                + t.scores.bytes()
-                + t.maxima.bytes()
-                + t.sums.bytes()
-                + t.corrections.bytes()
-        };
-        self.partials.bytes() + self.threads.iter().map(per_thread).sum::<u64>()
     }
 }
 
@@ -114,13 +115,32 @@ impl Attention<'_> {
         Ok(())
     }
 
-    fn kv_kernels(&self) -> (DotRowsF32, Unpack) {
-        match self.kv.layout.kv_type {
-            KvType::F32 => (self.kernels.dot_f32, self.kernels.unpack_f32),
-            KvType::F16 => (self.kernels.dot_f16, self.kernels.unpack_f16),
-            KvType::BF16 => (self.kernels.dot_bf16, self.kernels.unpack_bf16),
+    /// The kernels that read K and V of this store.
+    fn kv_kernels(&self) -> KvKernels {
+        let ty = self.kv.layout.kv_type.ggml_type();
+        let dot = match self.kernels.dot(ty) {
+            Some(Dot::F32(dot)) => Some(dot),
+            // Quantised keys are unpacked in cache: scores of int8 queries would be noisier than the keys.
+            Some(Dot::Int8(_)) | None => None,
+        };
+        KvKernels {
+            dot,
+            unpack: self
+                .kernels
+                .unpack(ty)
+                .expect("every KV type has a kernel in the scalar table"),
+            dot_f32: self.kernels.dot_f32,
         }
     }
+}
+
+/// How one element type is read.
+#[derive(Clone, Copy)]
+struct KvKernels {
+    /// Straight from the packed rows, for float types.
+    dot: Option<DotRowsF32>,
+    unpack: Unpack,
+    dot_f32: DotRowsF32,
 }
 
 /// First position the token at `index` may see.

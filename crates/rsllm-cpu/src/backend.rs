@@ -3,7 +3,7 @@
 use rsllm_quant::GgmlType;
 use rsllm_tensor::{
     Activation, AttentionParams, Backend, BackendError, KvLayout, LowRank, MoeFfn, MoeRouteParams,
-    Op, Product, RopeParams, RopeTable, RowSet, Step, StepLimits, WeightSource,
+    Op, PageId, Product, RopeParams, RopeTable, RowSet, Step, StepLimits, WeightSource,
 };
 
 use crate::attention::{Attention, AttentionScratch};
@@ -11,7 +11,7 @@ use crate::isa::Isa;
 use crate::kernels::Kernels;
 use crate::kv::CpuKv;
 use crate::matmul::{Matmul, MatmulScratch, Target};
-use crate::memory::{Aligned, CpuBuffer};
+use crate::memory::{Aligned, Allocator, CpuBuffer};
 use crate::moe::{self, CpuRouting, Experts, MoeScratch};
 use crate::ops;
 use crate::step_state::StepState;
@@ -24,6 +24,8 @@ type Result<T> = std::result::Result<T, BackendError>;
 pub struct CpuBackend {
     kernels: &'static Kernels,
     pool: ThreadPool,
+    /// Threads that scratch is reserved for.
+    n_threads: usize,
     step: StepState,
     layouts: Vec<KvLayout>,
     /// Largest input width of a matrix.
@@ -32,7 +34,7 @@ pub struct CpuBackend {
     n_used: usize,
     expert_dims: (usize, usize),
     scratch: Option<Scratch>,
-    allocated_bytes: u64,
+    allocator: Allocator,
 }
 
 struct Scratch {
@@ -60,6 +62,7 @@ impl CpuBackend {
             .map_err(|error| unavailable(format!("cannot start {n_threads} threads: {error}")))?;
         Ok(Self {
             kernels,
+            n_threads: pool.n_threads(),
             pool,
             step: StepState::default(),
             layouts: Vec::new(),
@@ -67,8 +70,17 @@ impl CpuBackend {
             n_used: 0,
             expert_dims: (0, 0),
             scratch: None,
-            allocated_bytes: 0,
+            allocator: Allocator::default(),
         })
+    }
+
+    /// A backend that computes nothing and only counts what a model would allocate; see
+    /// [`Backend::allocated_bytes`].
+    pub fn planner(isa: Isa, n_threads: usize) -> Result<Self> {
+        let mut backend = Self::new(isa, 1)?;
+        backend.allocator.only_plans = true;
+        backend.n_threads = n_threads.max(1);
+        Ok(backend)
     }
 
     /// The instruction set in use.
@@ -78,7 +90,7 @@ impl CpuBackend {
 
     /// Threads in use, the caller's included.
     pub fn n_threads(&self) -> usize {
-        self.pool.n_threads()
+        self.n_threads
     }
 }
 
@@ -143,49 +155,50 @@ impl Backend for CpuBackend {
     }
 
     fn alloc(&mut self, what: &'static str, n_rows: usize, width: usize) -> Result<CpuBuffer> {
-        let buffer = CpuBuffer::new(what, n_rows, width)?;
-        self.allocated_bytes += buffer.data.bytes();
-        Ok(buffer)
+        CpuBuffer::new(&mut self.allocator, what, n_rows, width)
     }
 
     fn alloc_kv(&mut self, layout: &KvLayout) -> Result<CpuKv> {
-        let kv = CpuKv::new(layout)?;
-        self.allocated_bytes += kv.bytes();
+        let kv = CpuKv::new(&mut self.allocator, layout)?;
         self.layouts.push(*layout);
         Ok(kv)
     }
 
     fn alloc_routing(&mut self, n_rows: usize, n_used: usize) -> Result<CpuRouting> {
         self.n_used = self.n_used.max(n_used);
-        self.allocated_bytes += (n_rows * n_used * 8) as u64;
+        self.allocator.bytes += (n_rows * n_used * 8) as u64;
         Ok(CpuRouting::new(n_rows, n_used))
     }
 
     fn prepare(&mut self, limits: &StepLimits) -> Result<()> {
         self.step.prepare(limits);
-        let n_threads = self.pool.n_threads();
+        let n_threads = self.n_threads;
         let (embed_dim, ffn_dim) = self.expert_dims;
+        let allocator = &mut self.allocator;
         let scratch = Scratch {
-            matmul: MatmulScratch::new(self.kernels, n_threads, limits.max_rows, self.max_row_len)?,
-            attention: AttentionScratch::new(n_threads, &self.layouts, limits)?,
+            matmul: MatmulScratch::new(
+                allocator,
+                self.kernels,
+                n_threads,
+                limits.max_rows,
+                self.max_row_len,
+            )?,
+            attention: AttentionScratch::new(allocator, n_threads, &self.layouts, limits)?,
             moe: MoeScratch::new(
+                allocator,
                 if self.n_used > 0 { limits.max_rows } else { 0 },
                 self.n_used,
                 embed_dim,
                 ffn_dim,
             )?,
-            row: Aligned::new("row scratch", self.max_row_len.max(4096))?,
+            row: Aligned::new(allocator, "row scratch", self.max_row_len.max(4096))?,
         };
-        self.allocated_bytes += scratch.matmul.bytes()
-            + scratch.attention.bytes()
-            + scratch.moe.bytes()
-            + scratch.row.bytes();
         self.scratch = Some(scratch);
         Ok(())
     }
 
     fn allocated_bytes(&self) -> u64 {
-        self.allocated_bytes
+        self.allocator.bytes
     }
 
     fn begin_step(&mut self, step: &Step<'_>) -> Result<()> {
@@ -464,6 +477,35 @@ impl Backend for CpuBackend {
             k.rows(n_rows),
             v.rows(n_rows),
         )
+    }
+
+    fn copy_page(&mut self, kv: &mut CpuKv, from: PageId, to: PageId) -> Result<()> {
+        let from = kv.page_range(Op::CopyPage, from)?;
+        let to = kv.page_range(Op::CopyPage, to)?.start;
+        kv.k.as_mut_slice().copy_within(from.clone(), to);
+        kv.v.as_mut_slice().copy_within(from, to);
+        Ok(())
+    }
+
+    fn export_page(&mut self, dst: &mut Vec<u8>, kv: &CpuKv, page: PageId) -> Result<()> {
+        let range = kv.page_range(Op::ExportPage, page)?;
+        dst.extend_from_slice(&kv.k.as_slice()[range.clone()]);
+        dst.extend_from_slice(&kv.v.as_slice()[range]);
+        Ok(())
+    }
+
+    fn import_page(&mut self, kv: &mut CpuKv, page: PageId, src: &[u8]) -> Result<()> {
+        let range = kv.page_range(Op::ImportPage, page)?;
+        check(
+            Op::ImportPage,
+            "bytes of a page",
+            2 * range.len(),
+            src.len(),
+        )?;
+        let (k, v) = src.split_at(range.len());
+        kv.k.as_mut_slice()[range.clone()].copy_from_slice(k);
+        kv.v.as_mut_slice()[range].copy_from_slice(v);
+        Ok(())
     }
 
     fn attention(

@@ -3,11 +3,13 @@
 //! Page `p` holds, for K and for V, `[n_kv_heads, page_len, head_dim]`: a head's rows are contiguous, so attention
 //! reads them as one stream.
 
+use std::ops::Range;
+
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
-use rsllm_tensor::{BackendError, KvLayout, KvType};
+use rsllm_tensor::{BackendError, KvLayout, KvType, Op, PageId};
 
-use crate::memory::Aligned;
+use crate::memory::{Aligned, Allocator};
 
 /// A layer's KV store.
 pub struct CpuKv {
@@ -17,29 +19,27 @@ pub struct CpuKv {
 }
 
 impl CpuKv {
-    pub(crate) fn new(layout: &KvLayout) -> Result<Self, BackendError> {
+    pub(crate) fn new(allocator: &mut Allocator, layout: &KvLayout) -> Result<Self, BackendError> {
+        if layout.kv_type.row_bytes(layout.head_dim).is_none() {
+            return Err(BackendError::UnsupportedKvType {
+                kv_type: layout.kv_type.name(),
+                head_dim: layout.head_dim,
+            });
+        }
         let bytes = usize::try_from(layout.bytes() / 2).map_err(|_| BackendError::OutOfMemory {
             what: "KV pages".to_owned(),
             bytes: layout.bytes(),
         })?;
         Ok(Self {
             layout: *layout,
-            k: Aligned::new("K pages", bytes)?,
-            v: Aligned::new("V pages", bytes)?,
+            k: Aligned::new(allocator, "K pages", bytes)?,
+            v: Aligned::new(allocator, "V pages", bytes)?,
         })
-    }
-
-    pub(crate) fn bytes(&self) -> u64 {
-        self.k.bytes() + self.v.bytes()
     }
 
     /// Byte offset of row `slot` of head `head` in page `page`.
     pub(crate) fn row_offset(layout: &KvLayout, page: usize, head: usize, slot: usize) -> usize {
-        ((page * layout.n_kv_heads + head) * layout.page_len + slot) * Self::row_bytes(layout)
-    }
-
-    pub(crate) fn row_bytes(layout: &KvLayout) -> usize {
-        layout.head_dim * layout.kv_type.bytes()
+        page * layout.page_bytes() + (head * layout.page_len + slot) * layout.row_bytes()
     }
 
     /// Store one head's row.
@@ -48,6 +48,27 @@ impl CpuKv {
             KvType::F32 => dst.copy_from_slice(bytemuck::cast_slice(src)),
             KvType::F16 => bytemuck::cast_slice_mut::<u8, f16>(dst).convert_from_f32_slice(src),
             KvType::BF16 => bytemuck::cast_slice_mut::<u8, bf16>(dst).convert_from_f32_slice(src),
+            KvType::Q8_0 | KvType::Q4_0 => {
+                if rsllm_quant::quantize(kv_type.ggml_type(), src, dst).is_err() {
+                    // A row that no block can hold (infinite or not a number) must not pass for a finite one.
+                    dst.fill(0xFF);
+                }
+            }
         }
+    }
+
+    /// Bytes of a page in K and in V.
+    pub(crate) fn page_range(&self, op: Op, page: PageId) -> Result<Range<usize>, BackendError> {
+        let (page, n_pages) = (page as usize, self.layout.n_pages);
+        if page >= n_pages {
+            return Err(BackendError::Shape {
+                op,
+                what: "page",
+                expected: n_pages,
+                found: page,
+            });
+        }
+        let bytes = self.layout.page_bytes();
+        Ok(page * bytes..(page + 1) * bytes)
     }
 }

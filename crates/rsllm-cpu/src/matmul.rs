@@ -11,7 +11,7 @@ use rsllm_quant::ActivationBlock;
 use rsllm_tensor::{BackendError, Op};
 
 use crate::kernels::{Dot, Kernels};
-use crate::memory::Aligned;
+use crate::memory::{Aligned, Allocator};
 use crate::threads::{SharedSlice, ThreadPool, WorkerPanicked};
 use crate::weight::CpuWeight;
 
@@ -73,6 +73,7 @@ struct ThreadScratch {
 impl MatmulScratch {
     /// For inputs of at most `max_rows` rows of `max_row_len` values.
     pub(crate) fn new(
+        allocator: &mut Allocator,
         kernels: &Kernels,
         n_threads: usize,
         max_rows: usize,
@@ -82,9 +83,14 @@ impl MatmulScratch {
         let threads = (0..n_threads)
             .map(|_| {
                 Ok(ThreadScratch {
-                    panel: Aligned::new("matmul panel", PANEL_ROWS * PANEL_K)?,
-                    accumulators: Aligned::new("matmul accumulators", PANEL_ROWS * padded_rows)?,
+                    panel: Aligned::new(allocator, "matmul panel", PANEL_ROWS * PANEL_K)?,
+                    accumulators: Aligned::new(
+                        allocator,
+                        "matmul accumulators",
+                        PANEL_ROWS * padded_rows,
+                    )?,
                     columns: Aligned::new(
+                        allocator,
                         "matmul columns",
                         DECODE_PIECE_BYTES.end / 16 * MAX_DOT_COLUMNS,
                     )?,
@@ -93,20 +99,13 @@ impl MatmulScratch {
             .collect::<Result<_, BackendError>>()?;
         Ok(Self {
             blocks: Aligned::new(
+                allocator,
                 "quantised activations",
                 max_rows * max_row_len.div_ceil(256),
             )?,
-            packed: Aligned::new("packed activations", padded_rows * max_row_len)?,
+            packed: Aligned::new(allocator, "packed activations", padded_rows * max_row_len)?,
             threads,
         })
-    }
-
-    pub(crate) fn bytes(&self) -> u64 {
-        let threads = self
-            .threads
-            .iter()
-            .map(|t| t.panel.bytes() + t.accumulators.bytes() + t.columns.bytes());
-        self.blocks.bytes() + self.packed.bytes() + threads.sum::<u64>()
     }
 }
 

@@ -15,26 +15,39 @@ pub(crate) struct Aligned<T> {
     marker: std::marker::PhantomData<T>,
 }
 
+/// Counts what is allocated; as a planner it only counts.
+#[derive(Debug, Default)]
+pub(crate) struct Allocator {
+    /// Bytes handed out.
+    pub(crate) bytes: u64,
+    /// Count without allocating: the arrays have no memory and must not be used.
+    pub(crate) only_plans: bool,
+}
+
 impl<T: Pod> Aligned<T> {
     /// `len` zeroes; `what` is named when there is no memory.
-    pub(crate) fn new(what: &str, len: usize) -> Result<Self, BackendError> {
+    pub(crate) fn new(
+        allocator: &mut Allocator,
+        what: &str,
+        len: usize,
+    ) -> Result<Self, BackendError> {
         let bytes = (len as u64).saturating_mul(size_of::<T>() as u64);
         let no_memory = || BackendError::OutOfMemory {
             what: what.to_owned(),
             bytes,
         };
         let n_lines = usize::try_from(bytes.div_ceil(64)).map_err(|_| no_memory())?;
-        let lines = bytemuck::allocation::try_zeroed_vec(n_lines).map_err(|()| no_memory())?;
+        allocator.bytes += 64 * n_lines as u64;
+        let lines = if allocator.only_plans {
+            Vec::new()
+        } else {
+            bytemuck::allocation::try_zeroed_vec(n_lines).map_err(|()| no_memory())?
+        };
         Ok(Self {
             lines,
             len,
             marker: std::marker::PhantomData,
         })
-    }
-
-    /// Bytes of memory.
-    pub(crate) fn bytes(&self) -> u64 {
-        64 * self.lines.len() as u64
     }
 
     pub(crate) fn as_slice(&self) -> &[T] {
@@ -53,7 +66,12 @@ pub struct CpuBuffer {
 }
 
 impl CpuBuffer {
-    pub(crate) fn new(what: &str, n_rows: usize, width: usize) -> Result<Self, BackendError> {
+    pub(crate) fn new(
+        allocator: &mut Allocator,
+        what: &str,
+        n_rows: usize,
+        width: usize,
+    ) -> Result<Self, BackendError> {
         let len = n_rows
             .checked_mul(width)
             .ok_or_else(|| BackendError::OutOfMemory {
@@ -61,7 +79,7 @@ impl CpuBuffer {
                 bytes: u64::MAX,
             })?;
         Ok(Self {
-            data: Aligned::new(what, len)?,
+            data: Aligned::new(allocator, what, len)?,
             width,
         })
     }
@@ -83,20 +101,29 @@ mod tests {
     use super::*;
 
     #[test]
-    fn buffers_are_aligned_zeroed_and_sized() {
-        let mut buffer = CpuBuffer::new("test", 3, 5).unwrap();
+    fn buffers_are_aligned_zeroed_sized_and_counted() {
+        let mut allocator = Allocator::default();
+        let mut buffer = CpuBuffer::new(&mut allocator, "test", 3, 5).unwrap();
         assert_eq!(buffer.rows(3), [0.0; 15]);
         assert_eq!(buffer.rows(3).as_ptr() as usize % 64, 0);
         buffer.rows_mut(2).fill(1.0);
         assert_eq!(buffer.rows(3).iter().sum::<f32>(), 10.0);
-        assert_eq!(buffer.data.bytes(), 64);
+        assert_eq!(allocator.bytes, 64);
     }
 
     #[test]
     fn absurd_sizes_are_errors() {
-        assert!(matches!(
-            CpuBuffer::new("huge", usize::MAX, 2),
-            Err(BackendError::OutOfMemory { .. })
-        ));
+        let found = CpuBuffer::new(&mut Allocator::default(), "huge", usize::MAX, 2);
+        assert!(matches!(found, Err(BackendError::OutOfMemory { .. })));
+    }
+
+    #[test]
+    fn a_planner_counts_without_allocating() {
+        let mut allocator = Allocator {
+            only_plans: true,
+            ..Allocator::default()
+        };
+        CpuBuffer::new(&mut allocator, "huge", 1 << 40, 16).unwrap();
+        assert_eq!(allocator.bytes, 1 << 46);
     }
 }

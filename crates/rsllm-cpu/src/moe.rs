@@ -8,7 +8,7 @@ use rsllm_tensor::{BackendError, ExpertGating, MoeRouteParams, Op};
 
 use crate::kernels::Kernels;
 use crate::matmul::{Matmul, MatmulScratch, Target};
-use crate::memory::Aligned;
+use crate::memory::{Aligned, Allocator};
 use crate::ops::gate;
 use crate::threads::ThreadPool;
 use crate::weight::CpuWeight;
@@ -116,32 +116,20 @@ pub(crate) struct MoeScratch {
 
 impl MoeScratch {
     pub(crate) fn new(
+        allocator: &mut Allocator,
         max_rows: usize,
         n_used: usize,
         embed_dim: usize,
         ffn_dim: usize,
     ) -> Result<Self, BackendError> {
         Ok(Self {
-            gathered: Aligned::new("expert inputs", max_rows * embed_dim)?,
-            results: Aligned::new("expert results", max_rows * embed_dim)?,
-            gate: Aligned::new("expert gates", max_rows * ffn_dim)?,
-            up: Aligned::new("expert ups", max_rows * ffn_dim)?,
-            parts: Aligned::new("expert parts", max_rows * n_used * embed_dim)?,
+            gathered: Aligned::new(allocator, "expert inputs", max_rows * embed_dim)?,
+            results: Aligned::new(allocator, "expert results", max_rows * embed_dim)?,
+            gate: Aligned::new(allocator, "expert gates", max_rows * ffn_dim)?,
+            up: Aligned::new(allocator, "expert ups", max_rows * ffn_dim)?,
+            parts: Aligned::new(allocator, "expert parts", max_rows * n_used * embed_dim)?,
             pairs: Vec::with_capacity(max_rows * n_used),
         })
-    }
-
-    pub(crate) fn bytes(&self) -> u64 {
-        [
-            &self.gathered,
-            &self.results,
-            &self.gate,
-            &self.up,
-            &self.parts,
-        ]
-        .iter()
-        .map(|a| a.bytes())
-        .sum()
     }
 }
 

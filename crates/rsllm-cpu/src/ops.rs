@@ -75,7 +75,7 @@ pub(crate) fn kv_store(
     v: &[f32],
 ) -> Result<(), BackendError> {
     let layout = kv.layout;
-    let row_bytes = CpuKv::row_bytes(&layout);
+    let row_bytes = layout.row_bytes();
     let width = layout.n_kv_heads * layout.head_dim;
     let (k_store, v_store) = (
         SharedSlice::new(kv.k.as_mut_slice()),
@@ -86,7 +86,7 @@ pub(crate) fn kv_store(
         pool.run_pieces(sequence.n_rows, (PARALLEL_MIN / width).max(1), |rows, _| {
             for i in rows {
                 let index = sequence.first_index + i;
-                let page = pages[index / layout.page_len] as usize;
+                let page = pages[index / layout.page_len].of(layout.group) as usize;
                 let row = (sequence.first_row + i) * width;
                 for head in 0..layout.n_kv_heads {
                     let at = CpuKv::row_offset(&layout, page, head, index % layout.page_len);

@@ -1,7 +1,7 @@
 //! The inputs of the running step, copied into memory reserved at load time, and the rotary tables made from them.
 
 use rsllm_tensor::{
-    BackendError, PageId, RopeParams, RopeStyle, RowSet, Step, StepInput, StepLimits,
+    BackendError, PageSlot, RopeParams, RopeStyle, RowSet, Step, StepInput, StepLimits,
 };
 
 /// Rows and page table of one sequence of the step.
@@ -41,7 +41,7 @@ pub(crate) struct StepState {
     pub(crate) embeddings: Vec<f32>,
     pub(crate) outputs: Vec<u32>,
     pub(crate) sequences: Vec<SequenceState>,
-    pages: Vec<PageId>,
+    pages: Vec<PageSlot>,
     pub(crate) ropes: Vec<RopeState>,
     limits: Option<StepLimits>,
 }
@@ -143,7 +143,7 @@ impl StepState {
     }
 
     /// Page table of a sequence.
-    pub(crate) fn pages_of(&self, sequence: &SequenceState) -> &[PageId] {
+    pub(crate) fn pages_of(&self, sequence: &SequenceState) -> &[PageSlot] {
         &self.pages[sequence.first_page..sequence.first_page + sequence.n_pages]
     }
 }

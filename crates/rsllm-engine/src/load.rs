@@ -18,6 +18,7 @@ use crate::generation::nanoseconds;
 use crate::loaded::LoadedModel;
 use crate::memory::available_bytes;
 use crate::options::LoadOptions;
+use crate::prefix::PrefilledPrefix;
 use crate::sampling::OptionError;
 use crate::thread::EngineThread;
 use crate::worker::{Control, Worker};
@@ -95,7 +96,7 @@ pub(crate) fn load(path: &Path, options: &LoadOptions) -> Result<Engine, EngineE
     let choice = ContextQuery {
         requested: options.context,
         training_context: config.context_len,
-        kv_bytes_per_token: kv_bytes_per_token(&config, options.kv_type),
+        kv_bytes_per_token: kv_bytes_per_token(&config, options.kv_type)?,
         free_bytes: available_bytes(),
         // Weights that were read instead of mapped have taken their memory already.
         weight_bytes: if options.mmap { file.file_bytes() } else { 0 },
@@ -188,6 +189,7 @@ pub(crate) fn start_engine(
         tokenizer: tokenizer.clone(),
         end_tokens: end_tokens.clone(),
         logits: vec![0.0; limits.max_outputs * limits.vocab_size],
+        prefix: PrefilledPrefix::default(),
         control: Arc::clone(&control),
     };
     let thread = EngineThread::spawn(control, move |commands| worker.run(&commands))?;

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use rsllm_model::{Model, PageTable, Step, StepInput, StepSequence};
+use rsllm_model::{Model, PageTable, Step, StepInput, StepSequence, Wanted, PAGE_LEN};
 
 use crate::error::EngineError;
 use crate::forward::{Forward, Limits, Outputs, Phase, SequenceStep};
@@ -13,20 +13,22 @@ pub(crate) struct LoadedModel {
     model: Model,
     limits: Limits,
     table: PageTable,
+    /// Tokens, in whole pages, that windowed layers have dropped.
+    n_passed: usize,
     /// `0..context`, so that any step's positions, or its output rows, are a part of it.
     counting: Vec<u32>,
 }
 
 impl LoadedModel {
-    /// Takes all pages of the model's pool.
-    pub(crate) fn new(mut model: Model, limits: Limits) -> Result<Self, EngineError> {
-        let mut table = PageTable::with_capacity(limits.context);
-        table.grow(model.pool(), limits.context)?;
+    /// A model whose pages all belong to one sequence.
+    pub(crate) fn new(model: Model, limits: Limits) -> Result<Self, EngineError> {
+        let table = PageTable::with_capacity(limits.context);
         let counting = (0..limits.context.max(limits.max_rows) as u32).collect();
         Ok(Self {
             model,
             limits,
             table,
+            n_passed: 0,
             counting,
         })
     }
@@ -35,6 +37,11 @@ impl LoadedModel {
 impl Forward for LoadedModel {
     fn limits(&self) -> Limits {
         self.limits
+    }
+
+    fn can_resume_at(&self, index: usize) -> bool {
+        let sees = self.model.window().map_or(0, |window| (index + 1).saturating_sub(window));
+        self.n_passed <= sees || self.n_passed == 0
     }
 
     fn forward(
@@ -50,12 +57,17 @@ impl Forward for LoadedModel {
             Outputs::Last => n_rows - 1..n_rows,
             Outputs::All => 0..n_rows,
         };
-        let n_pages = end.div_ceil(rsllm_model::PAGE_LEN);
+        let pools = self.model.pools();
+        self.table.truncate(pools, step.first_index);
+        if step.first_index == 0 {
+            self.n_passed = 0;
+        }
+        self.table.grow(pools, end)?;
         let sequence = StepSequence {
             first_row: 0,
             n_rows,
             first_index: step.first_index,
-            pages: &self.table.pages()[..n_pages],
+            pages: self.table.slots(),
             adapter: None,
         };
         let model_step = Step {
@@ -70,7 +82,12 @@ impl Forward for LoadedModel {
         };
         let n_logits = step.n_outputs() * self.limits.vocab_size;
         self.model
-            .forward(&model_step, &mut logits[..n_logits], abort)?;
+            .forward(&model_step, Wanted::Logits(&mut logits[..n_logits]), abort)?;
+        if let Some(window) = self.model.window() {
+            let next_sees = (end + 1).saturating_sub(window);
+            self.table.drop_passed(self.model.pools(), next_sees);
+            self.n_passed = self.n_passed.max(next_sees - next_sees % PAGE_LEN);
+        }
         Ok(())
     }
 }

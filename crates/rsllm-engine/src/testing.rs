@@ -75,6 +75,8 @@ pub(crate) struct Script {
     /// In which step (0 is the first of the engine) something goes wrong.
     pub(crate) fault: Option<(usize, Fault)>,
     pub(crate) context: usize,
+    /// Tokens that are kept behind the furthest one; `None` for all.
+    pub(crate) window: Option<usize>,
 }
 
 #[derive(Clone, Copy)]
@@ -91,11 +93,17 @@ struct ScriptedModel {
     limits: Limits,
     next: usize,
     steps: Steps,
+    /// The furthest position evaluated.
+    end: usize,
 }
 
 impl Forward for ScriptedModel {
     fn limits(&self) -> Limits {
         self.limits
+    }
+
+    fn can_resume_at(&self, index: usize) -> bool {
+        self.script.window.is_none_or(|window| index + window > self.end)
     }
 
     fn forward(
@@ -113,6 +121,7 @@ impl Forward for ScriptedModel {
             step.ids.len() <= self.limits.max_rows
                 && step.first_index + step.ids.len() <= self.limits.context
         );
+        self.end = step.first_index + step.ids.len();
         let deadline = Instant::now() + self.script.step_time;
         loop {
             if abort.load(Ordering::Relaxed) {
@@ -174,6 +183,7 @@ pub(crate) fn scripted_engine(script: Script) -> (Engine, Steps) {
         limits,
         next: 0,
         steps: Arc::clone(&steps),
+        end: 0,
     };
     let mut bytes = Vec::new();
     GgufWriter::new(metadata)
@@ -217,7 +227,7 @@ impl Drop for TempFile {
 /// A two-layer llama of seeded random F32 weights over [`vocabulary`]: a few hundred kilobytes.
 pub(crate) fn tiny_model(context: u32) -> TempFile {
     static COUNT: AtomicU32 = AtomicU32::new(0);
-    let (embed_dim, ffn_dim, n_heads, n_kv_heads, n_layers) = (64_u64, 96_u64, 4_u64, 2_u64, 2_u32);
+    let (embed_dim, ffn_dim, n_heads, n_kv_heads, n_layers) = (128_u64, 96_u64, 4_u64, 2_u64, 2_u32);
     let kv_dim = embed_dim / n_heads * n_kv_heads;
     let mut metadata = vocabulary();
     metadata.insert("llama.block_count", n_layers);

@@ -6,7 +6,9 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use rsllm_tensor::{Backend, BackendError, Product, RopeTable, RowSet, Step};
+use rsllm_tensor::{
+    Backend, BackendError, KvLayout, NO_PAGE, PageSlot, Product, RopeTable, RowSet, Step,
+};
 
 use crate::config::{DecoderConfig, LayerConfig, MixerConfig};
 use crate::error::ModelError;
@@ -19,19 +21,37 @@ use crate::workspace::Workspace;
 
 /// Some consecutive layers on one device.
 pub(crate) trait Segment: Send {
-    /// Run the layers over the rows of `step`. `hidden` `[rows, embed_dim]` comes in unless this segment embeds, and
-    /// goes out unless it produces `logits` `[outputs, vocab_size]`.
+    /// Run the layers over the rows of `step`. `border` `[rows, embed_dim]` comes in unless this segment embeds, and
+    /// goes out unless it is the last, which produces what is wanted.
     fn forward(
         &mut self,
         step: &Step<'_>,
         border: &mut [f32],
-        logits: &mut [f32],
+        wanted: &mut Wanted<'_>,
         abort: &AtomicBool,
         probe: Option<&mut ProbeFn>,
     ) -> Result<(), ModelError>;
 
+    /// Copy the pages of a slot in every layer of this segment.
+    fn copy_slot(&mut self, from: PageSlot, to: PageSlot) -> Result<(), ModelError>;
+
+    /// Append the bytes of a slot's pages, layer by layer.
+    fn export_slot(&mut self, dst: &mut Vec<u8>, slot: PageSlot) -> Result<(), ModelError>;
+
+    /// Fill a slot's pages from exported bytes; returns the rest.
+    fn import_slot<'a>(&mut self, slot: PageSlot, src: &'a [u8]) -> Result<&'a [u8], ModelError>;
+
     /// Bytes of buffers, KV and scratch.
     fn allocated_bytes(&self) -> u64;
+}
+
+/// What a forward pass is for.
+#[derive(Debug)]
+pub enum Wanted<'a> {
+    /// Logits of the output rows, `[outputs, vocab_size]`.
+    Logits(&'a mut [f32]),
+    /// The normed hidden state of the output rows, `[outputs, embed_dim]`.
+    Embeddings(&'a mut [f32]),
 }
 
 /// The first segment's table and the last one's output.
@@ -47,6 +67,8 @@ pub(crate) struct BackendSegment<B: Backend> {
     pub(crate) layers: Range<usize>,
     pub(crate) weights: Vec<LayerWeights<B>>,
     pub(crate) states: Vec<LayerState<B>>,
+    /// Shape of each state's store.
+    pub(crate) layouts: Vec<KvLayout>,
     pub(crate) ropes: Vec<RopeTable>,
     pub(crate) token_embd: Option<B::Weight>,
     pub(crate) output: Option<Output<B>>,
@@ -58,7 +80,7 @@ impl<B: Backend> Segment for BackendSegment<B> {
         &mut self,
         step: &Step<'_>,
         border: &mut [f32],
-        logits: &mut [f32],
+        wanted: &mut Wanted<'_>,
         abort: &AtomicBool,
         probe: Option<&mut ProbeFn>,
     ) -> Result<(), ModelError> {
@@ -120,30 +142,76 @@ impl<B: Backend> Segment for BackendSegment<B> {
                     RowSet::Outputs,
                 )?;
                 probe.rows(&mut self.backend, "result_norm", 0, normed, embed_dim)?;
-                let bias = output.output.bias.as_ref();
-                let mut product = [Product {
-                    dst: &mut *buffer,
-                    weight: &output.output.weight,
-                    bias,
-                }];
-                self.backend.matmul(&mut product, normed, RowSet::Outputs)?;
-                apply_adapters(
-                    &mut self.backend,
-                    &output.output,
-                    buffer,
-                    normed,
-                    RowSet::Outputs,
-                )?;
-                if let Some(cap) = self.config.logit_softcap {
-                    self.backend.softcap(buffer, cap, RowSet::Outputs)?;
+                match wanted {
+                    Wanted::Embeddings(rows) => self.backend.download(rows, normed)?,
+                    Wanted::Logits(logits) => {
+                        let bias = output.output.bias.as_ref();
+                        let weight = &output.output.weight;
+                        let dst = &mut *buffer;
+                        let mut product = [Product { dst, weight, bias }];
+                        self.backend.matmul(&mut product, normed, RowSet::Outputs)?;
+                        apply_adapters(
+                            &mut self.backend,
+                            &output.output,
+                            buffer,
+                            normed,
+                            RowSet::Outputs,
+                        )?;
+                        if let Some(cap) = self.config.logit_softcap {
+                            self.backend.softcap(buffer, cap, RowSet::Outputs)?;
+                        }
+                        self.backend.download(logits, buffer)?;
+                    }
                 }
-                self.backend.download(logits, buffer)?;
             }
         } else {
             self.backend.download(border, &self.workspace.hidden)?;
         }
         self.backend.end_step()?;
         Ok(())
+    }
+
+    fn copy_slot(&mut self, from: PageSlot, to: PageSlot) -> Result<(), ModelError> {
+        for (local, state) in self.states.iter_mut().enumerate() {
+            let group = state.group();
+            if from.of(group) != NO_PAGE && to.of(group) != NO_PAGE {
+                let kv = state.kv_mut(self.layers.start + local)?;
+                self.backend.copy_page(kv, from.of(group), to.of(group))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn export_slot(&mut self, dst: &mut Vec<u8>, slot: PageSlot) -> Result<(), ModelError> {
+        for (local, state) in self.states.iter_mut().enumerate() {
+            let page = slot.of(state.group());
+            if page != NO_PAGE {
+                let kv = state.kv_mut(self.layers.start + local)?;
+                self.backend.export_page(dst, kv, page)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn import_slot<'a>(
+        &mut self,
+        slot: PageSlot,
+        mut src: &'a [u8],
+    ) -> Result<&'a [u8], ModelError> {
+        for (local, state) in self.states.iter_mut().enumerate() {
+            let page = slot.of(state.group());
+            if page != NO_PAGE {
+                let n_bytes = 2 * self.layouts[local].page_bytes();
+                let (bytes, rest) = src.split_at_checked(n_bytes).ok_or(ModelError::PageBytes {
+                    expected: n_bytes,
+                    found: src.len(),
+                })?;
+                let kv = state.kv_mut(self.layers.start + local)?;
+                self.backend.import_page(kv, page, bytes)?;
+                src = rest;
+            }
+        }
+        Ok(src)
     }
 
     fn allocated_bytes(&self) -> u64 {

@@ -67,6 +67,14 @@ pub enum ModelError {
         /// Tokens of a page.
         page_len: usize,
     },
+    /// Saved pages do not fit this model.
+    #[error("saved pages have {found} bytes left where a page of {expected} is due")]
+    PageBytes {
+        /// Bytes of a page.
+        expected: usize,
+        /// Bytes there.
+        found: usize,
+    },
     /// A layer was handed a state of another kind.
     #[error("layer {layer} has a {found} state, its mixer needs {expected}")]
     LayerState {

@@ -19,9 +19,10 @@ mod workspace;
 pub use config::{
     AttentionConfig, DecoderConfig, FfnConfig, LayerConfig, MixerConfig, Presence, RopeConfig,
 };
+pub use decoder::Wanted;
 pub use error::ModelError;
-pub use kv_cache::{LayerState, PAGE_LEN, PagePool, PageTable, RecurrentState};
+pub use kv_cache::{LayerState, PAGE_LEN, PagePool, PagePools, PageTable, RecurrentState};
 pub use model::{Model, ModelMemory, ModelOptions, kv_bytes_per_token};
 pub use probe::{Intermediate, ProbeFn};
-pub use rsllm_tensor::{KvType, PageId, Step, StepInput, StepSequence};
+pub use rsllm_tensor::{KvType, NO_PAGE, PageId, PageSlot, Step, StepInput, StepSequence};
 pub use weights::WeightBytes;

@@ -3,13 +3,15 @@
 use std::sync::atomic::AtomicBool;
 
 use rsllm_gguf::Gguf;
-use rsllm_tensor::{Backend, KvLayout, KvType, Step, StepLimits};
+use rsllm_tensor::{
+    Backend, BackendError, KvLayout, KvType, PageGroup, PageSlot, Step, StepLimits,
+};
 
 use crate::arch::decoder_config;
 use crate::config::{DecoderConfig, MixerConfig};
-use crate::decoder::{BackendSegment, Output, Segment};
+use crate::decoder::{BackendSegment, Output, Segment, Wanted};
 use crate::error::ModelError;
-use crate::kv_cache::{LayerState, PAGE_LEN, PagePool};
+use crate::kv_cache::{LayerState, PAGE_LEN, PagePools};
 use crate::probe::ProbeFn;
 use crate::weights::{Binder, WeightBytes, layers_found};
 use crate::workspace::Workspace;
@@ -45,7 +47,7 @@ pub struct Model {
     config: DecoderConfig,
     vocab_size: usize,
     segments: Vec<Box<dyn Segment>>,
-    pool: PagePool,
+    pools: PagePools,
     /// Hidden state between segments `[max_rows, embed_dim]`; empty with one segment.
     border: Vec<f32>,
     weights: WeightBytes,
@@ -80,25 +82,20 @@ impl Model {
         };
         let (weight_bytes, unused_tensors) = (binder.bytes, binder.unused());
 
-        let n_pages = options.kv_tokens.div_ceil(PAGE_LEN);
-        let mut kv_bytes = 0;
+        let pages = PageCounts::of(&config, options);
+        let layouts: Vec<KvLayout> = (config.layers.iter())
+            .map(|layer| kv_layout(&layer.mixer, options.kv_type, pages))
+            .collect();
         let mut states = Vec::with_capacity(config.layers.len());
-        for layer in &config.layers {
+        for (layer, layout) in config.layers.iter().zip(&layouts) {
             let MixerConfig::Attention(attention) = &layer.mixer;
-            let layout = KvLayout {
-                n_pages,
-                page_len: PAGE_LEN,
-                n_kv_heads: attention.n_kv_heads,
-                head_dim: attention.head_dim,
-                kv_type: options.kv_type,
-            };
-            kv_bytes += layout.bytes();
-            let kv = backend.alloc_kv(&layout)?;
+            let kv = backend.alloc_kv(layout)?;
             states.push(match attention.window {
                 Some(window) => LayerState::Window { kv, window },
                 None => LayerState::Pages(kv),
             });
         }
+        let kv_bytes = layouts.iter().map(KvLayout::bytes).sum();
         let ropes = config
             .ropes
             .iter()
@@ -112,13 +109,14 @@ impl Model {
             max_rows,
             max_outputs,
         )?;
-        backend.prepare(&step_limits(&config, options, n_pages))?;
+        backend.prepare(&step_limits(&config, options))?;
         let segment = BackendSegment {
             backend,
             config: config.clone(),
             layers: 0..config.layers.len(),
             weights,
             states,
+            layouts,
             ropes,
             token_embd: Some(token_embd),
             output: Some(output),
@@ -128,7 +126,7 @@ impl Model {
             config,
             vocab_size,
             segments: vec![Box::new(segment)],
-            pool: PagePool::new(n_pages),
+            pools: PagePools::new(pages.full, pages.window),
             border: Vec::new(),
             weights: weight_bytes,
             kv_bytes,
@@ -148,8 +146,39 @@ impl Model {
     }
 
     /// The pages of all sequences.
-    pub fn pool(&mut self) -> &mut PagePool {
-        &mut self.pool
+    pub fn pools(&mut self) -> &mut PagePools {
+        &mut self.pools
+    }
+
+    /// Tokens a windowed layer sees, of the layer that sees most; `None` without windowed layers.
+    pub fn window(&self) -> Option<usize> {
+        widest_window(&self.config)
+    }
+
+    /// Copy the pages of `from` to those of `to`, in every layer that has both.
+    pub fn copy_slot(&mut self, from: PageSlot, to: PageSlot) -> Result<(), ModelError> {
+        self.segments
+            .iter_mut()
+            .try_for_each(|segment| segment.copy_slot(from, to))
+    }
+
+    /// Append the contents of a slot's pages to `dst`.
+    pub fn export_slot(&mut self, dst: &mut Vec<u8>, slot: PageSlot) -> Result<(), ModelError> {
+        self.segments
+            .iter_mut()
+            .try_for_each(|segment| segment.export_slot(dst, slot))
+    }
+
+    /// Fill a slot's pages from what [`Model::export_slot`] gave for a slot with the same groups, of a model loaded
+    /// from the same file with the same KV type; returns the bytes behind it.
+    pub fn import_slot<'a>(
+        &mut self,
+        slot: PageSlot,
+        src: &'a [u8],
+    ) -> Result<&'a [u8], ModelError> {
+        self.segments
+            .iter_mut()
+            .try_fold(src, |rest, segment| segment.import_slot(slot, rest))
     }
 
     /// Tensors of the file that the family has no use for.
@@ -176,13 +205,12 @@ impl Model {
         self.probe = probe;
     }
 
-    /// Compute a step: K and V of all its rows go to their pages, the logits of its output rows to `logits`
-    /// `[outputs, vocab_size]`. Stops between layers with [`ModelError::Aborted`] once `abort` is set; the step's rows
-    /// are then undefined.
+    /// Compute a step: K and V of all its rows go to their pages, what is wanted of its output rows to `wanted`. Stops
+    /// between layers with [`ModelError::Aborted`] once `abort` is set; the step's rows are then undefined.
     pub fn forward(
         &mut self,
         step: &Step<'_>,
-        logits: &mut [f32],
+        mut wanted: Wanted<'_>,
         abort: &AtomicBool,
     ) -> Result<(), ModelError> {
         let border_len = if self.segments.len() > 1 {
@@ -191,22 +219,86 @@ impl Model {
             0
         };
         for segment in &mut self.segments {
-            segment.forward(
-                step,
-                &mut self.border[..border_len],
-                logits,
-                abort,
-                self.probe.as_mut(),
-            )?;
+            let border = &mut self.border[..border_len];
+            segment.forward(step, border, &mut wanted, abort, self.probe.as_mut())?;
         }
         Ok(())
     }
 }
 
-/// Bytes of KV that one token takes in all layers.
-pub fn kv_bytes_per_token(config: &DecoderConfig, kv_type: KvType) -> u64 {
-    let of_layer = |mixer: &MixerConfig| match mixer {
-        MixerConfig::Attention(a) => 2 * (a.n_kv_heads * a.head_dim * kv_type.bytes()) as u64,
+/// Pages of each group.
+#[derive(Debug, Clone, Copy)]
+struct PageCounts {
+    full: usize,
+    window: usize,
+}
+
+impl PageCounts {
+    /// Full layers hold `kv_tokens`. Windowed layers hold, for each running sequence and for as many cached ones, a
+    /// window; the rows of a step; and the partly filled pages at both ends.
+    fn of(config: &DecoderConfig, options: &ModelOptions) -> Self {
+        let full = options.kv_tokens.div_ceil(PAGE_LEN);
+        let all_windowed = config
+            .layers
+            .iter()
+            .all(|layer| window(&layer.mixer).is_some());
+        let window = widest_window(config).map_or(0, |window| {
+            let of_sequence = window.div_ceil(PAGE_LEN) + 2;
+            let of_step = options.max_rows.div_ceil(PAGE_LEN);
+            full.min(2 * options.max_sequences * of_sequence + of_step)
+        });
+        Self {
+            full: if all_windowed { 0 } else { full },
+            window,
+        }
+    }
+}
+
+fn window(mixer: &MixerConfig) -> Option<usize> {
+    match mixer {
+        MixerConfig::Attention(attention) => attention.window,
+    }
+}
+
+fn widest_window(config: &DecoderConfig) -> Option<usize> {
+    config
+        .layers
+        .iter()
+        .filter_map(|layer| window(&layer.mixer))
+        .max()
+}
+
+fn kv_layout(mixer: &MixerConfig, kv_type: KvType, pages: PageCounts) -> KvLayout {
+    let MixerConfig::Attention(attention) = mixer;
+    let (group, n_pages) = match attention.window {
+        Some(_) => (PageGroup::Window, pages.window),
+        None => (PageGroup::Full, pages.full),
+    };
+    KvLayout {
+        n_pages,
+        page_len: PAGE_LEN,
+        n_kv_heads: attention.n_kv_heads,
+        head_dim: attention.head_dim,
+        kv_type,
+        group,
+    }
+}
+
+/// Bytes of KV that one token takes in the layers that keep every token. Fails when a layer's heads do not fit the type.
+pub fn kv_bytes_per_token(config: &DecoderConfig, kv_type: KvType) -> Result<u64, ModelError> {
+    let of_layer = |mixer: &MixerConfig| {
+        let MixerConfig::Attention(attention) = mixer;
+        let head_dim = attention.head_dim;
+        let row_bytes = kv_type
+            .row_bytes(head_dim)
+            .ok_or(BackendError::UnsupportedKvType {
+                kv_type: kv_type.name(),
+                head_dim,
+            })?;
+        Ok(match attention.window {
+            Some(_) => 0,
+            None => 2 * (attention.n_kv_heads * row_bytes) as u64,
+        })
     };
     config
         .layers
@@ -228,7 +320,7 @@ fn bind_rope_factors<B: Backend>(
     Ok(())
 }
 
-fn step_limits(config: &DecoderConfig, options: &ModelOptions, n_pages: usize) -> StepLimits {
+fn step_limits(config: &DecoderConfig, options: &ModelOptions) -> StepLimits {
     let attention = config.layers.iter().map(|layer| match &layer.mixer {
         MixerConfig::Attention(attention) => attention,
     });
@@ -236,7 +328,9 @@ fn step_limits(config: &DecoderConfig, options: &ModelOptions, n_pages: usize) -
         max_rows: options.max_rows,
         max_outputs: options.max_outputs,
         max_sequences: options.max_sequences,
-        max_pages: n_pages,
+        // Sequences may share pages, so together they may name more than there are.
+        max_pages: options.max_sequences * options.kv_tokens.div_ceil(PAGE_LEN),
+        max_sequence_pages: options.kv_tokens.div_ceil(PAGE_LEN),
         max_heads: attention.clone().map(|a| a.n_heads).max().unwrap_or(0),
         max_query_width: attention.map(|a| a.n_heads * a.head_dim).max().unwrap_or(0),
     }

@@ -7,7 +7,7 @@ use crate::params::{
     Activation, AttentionParams, KvLayout, MoeFfn, MoeRouteParams, Op, RopeParams, RopeTable,
     RowSet, StepLimits, WeightSource,
 };
-use crate::step::Step;
+use crate::step::{PageId, Step};
 
 type Result<T> = std::result::Result<T, BackendError>;
 
@@ -154,6 +154,16 @@ pub trait Backend: Send + Sized {
 
     /// Write K and V rows `[rows, n_kv_heads * head_dim]` to the pages of their sequences.
     fn kv_store(&mut self, kv: &mut Self::Kv, k: &Self::Buffer, v: &Self::Buffer) -> Result<()>;
+
+    /// Copy page `from` to page `to` of the same store.
+    fn copy_page(&mut self, kv: &mut Self::Kv, from: PageId, to: PageId) -> Result<()>;
+
+    /// Append a page's bytes, K then V, to `dst`, in a form that [`Backend::import_page`] of a store of the same layout
+    /// takes.
+    fn export_page(&mut self, dst: &mut Vec<u8>, kv: &Self::Kv, page: PageId) -> Result<()>;
+
+    /// Fill a page from bytes that [`Backend::export_page`] made.
+    fn import_page(&mut self, kv: &mut Self::Kv, page: PageId, src: &[u8]) -> Result<()>;
 
     /// `dst = softmax(mask(softcap(scale · q·Kᵀ))) · V`; q and dst `[rows, n_heads * head_dim]`. Reads the pages named
     /// by each row's sequence, the row's own token included; does not change the store.

@@ -82,12 +82,14 @@ pub enum BackendError {
         /// The operation.
         op: Op,
     },
-    /// The value type is not a possible type of the KV cache here.
-    #[error("kv type {kv_type} is not supported by {backend}; use one of f16, bf16, f32")]
+    /// Heads of this width cannot be stored in this type.
+    #[error(
+        "kv type {kv_type} stores blocks of 32 values, but a head has {head_dim}; use f16, bf16 or f32"
+    )]
     UnsupportedKvType {
-        /// Name of the backend.
-        backend: &'static str,
         /// The type asked for.
         kv_type: &'static str,
+        /// Width of a head.
+        head_dim: usize,
     },
 }

@@ -20,4 +20,4 @@ pub use params::{
     Activation, AttentionParams, ExpertGating, KvLayout, KvType, MoeFfn, MoeRouteParams, Op,
     RopeParams, RopeStyle, RopeTable, RowSet, StepLimits, WeightSource,
 };
-pub use step::{PageId, Step, StepInput, StepSequence};
+pub use step::{NO_PAGE, PageGroup, PageId, PageSlot, Step, StepInput, StepSequence};

@@ -4,6 +4,7 @@
 use rsllm_quant::GgmlType;
 
 use crate::bytes::SharedBytes;
+use crate::step::PageGroup;
 
 /// Names of the operations, for capability questions and errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -22,6 +23,9 @@ pub enum Op {
     RmsNormHeads,
     Rope,
     KvStore,
+    CopyPage,
+    ExportPage,
+    ImportPage,
     Attention,
     GatedAct,
     Add,
@@ -49,8 +53,10 @@ pub struct StepLimits {
     pub max_outputs: usize,
     /// Sequences of a step.
     pub max_sequences: usize,
-    /// Pages of all sequences of a step together.
+    /// Page slots of all sequences of a step together.
     pub max_pages: usize,
+    /// Page slots of one sequence.
+    pub max_sequence_pages: usize,
     /// Query heads of the layer that has most.
     pub max_heads: usize,
     /// Query heads times head width, of the layer where it is largest.
@@ -113,11 +119,15 @@ pub enum KvType {
     F16,
     /// bfloat16.
     BF16,
+    /// Blocks of 32 along the head, int8 with an f16 scale.
+    Q8_0,
+    /// Blocks of 32 along the head, 4 bits with an f16 scale.
+    Q4_0,
 }
 
 impl KvType {
     /// Every type, in the order of the documentation.
-    pub const ALL: [Self; 3] = [Self::F16, Self::BF16, Self::F32];
+    pub const ALL: [Self; 5] = [Self::F16, Self::BF16, Self::F32, Self::Q8_0, Self::Q4_0];
 
     /// Name as users type it.
     pub fn name(self) -> &'static str {
@@ -125,6 +135,8 @@ impl KvType {
             Self::F32 => "f32",
             Self::F16 => "f16",
             Self::BF16 => "bf16",
+            Self::Q8_0 => "q8_0",
+            Self::Q4_0 => "q4_0",
         }
     }
 
@@ -133,12 +145,20 @@ impl KvType {
         Self::ALL.into_iter().find(|t| t.name() == name)
     }
 
-    /// Bytes of one element.
-    pub fn bytes(self) -> usize {
+    /// The format of its rows.
+    pub fn ggml_type(self) -> GgmlType {
         match self {
-            Self::F32 => 4,
-            Self::F16 | Self::BF16 => 2,
+            Self::F32 => GgmlType::F32,
+            Self::F16 => GgmlType::F16,
+            Self::BF16 => GgmlType::BF16,
+            Self::Q8_0 => GgmlType::Q8_0,
+            Self::Q4_0 => GgmlType::Q4_0,
         }
+    }
+
+    /// Bytes of a head's row; `None` when its width is not a whole number of blocks.
+    pub fn row_bytes(self, head_dim: usize) -> Option<usize> {
+        self.ggml_type().row_bytes(head_dim)
     }
 }
 
@@ -155,13 +175,28 @@ pub struct KvLayout {
     pub head_dim: usize,
     /// Element type of K and V.
     pub kv_type: KvType,
+    /// Which page of a slot this layer reads.
+    pub group: PageGroup,
 }
 
 impl KvLayout {
+    /// Bytes of a head's row of K or of V.
+    ///
+    /// # Panics
+    /// When the head is not a whole number of blocks; [`crate::Backend::alloc_kv`] refuses such a layout.
+    pub fn row_bytes(&self) -> usize {
+        let bytes = self.kv_type.row_bytes(self.head_dim);
+        bytes.expect("checked when the store was allocated")
+    }
+
+    /// Bytes of K, or of V, of one page.
+    pub fn page_bytes(&self) -> usize {
+        self.page_len * self.n_kv_heads * self.row_bytes()
+    }
+
     /// Bytes of K and V together.
     pub fn bytes(&self) -> u64 {
-        2 * self.n_pages as u64
-            * (self.page_len * self.n_kv_heads * self.head_dim * self.kv_type.bytes()) as u64
+        2 * self.n_pages as u64 * self.page_bytes() as u64
     }
 }
 

@@ -3,8 +3,45 @@
 //! A backend receives this once a step in [`crate::Backend::begin_step`] and keeps (or uploads) what it needs;
 //! operations then take no per-token scalars, so a GPU backend can record them once and replay them.
 
-/// Names the same range of token positions in the KV store of every layer.
+/// Names the same range of token positions in the KV store of every layer of its group.
 pub type PageId = u32;
+
+/// No page: the window has passed these positions, or no layer of the group exists.
+pub const NO_PAGE: PageId = PageId::MAX;
+
+/// Layers that keep their pages alike.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum PageGroup {
+    /// Layers that see the whole context keep all pages.
+    Full,
+    /// Windowed layers give pages back once the window has passed them.
+    Window,
+}
+
+/// The pages that hold one range of positions, one a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PageSlot {
+    /// Of layers that see everything.
+    pub full: PageId,
+    /// Of windowed layers.
+    pub window: PageId,
+}
+
+impl PageSlot {
+    /// Without pages.
+    pub const NONE: Self = Self {
+        full: NO_PAGE,
+        window: NO_PAGE,
+    };
+
+    /// The page of a group.
+    pub fn of(self, group: PageGroup) -> PageId {
+        match group {
+            PageGroup::Full => self.full,
+            PageGroup::Window => self.window,
+        }
+    }
+}
 
 /// What enters the first layer.
 #[derive(Debug, Clone, Copy)]
@@ -34,8 +71,8 @@ pub struct StepSequence<'a> {
     pub n_rows: usize,
     /// Index in the sequence of the first row's token; row `i` may see tokens `0..=first_index + i`.
     pub first_index: usize,
-    /// Pages in order of position; page `i` holds tokens `i * page_len..`. Covers the last row.
-    pub pages: &'a [PageId],
+    /// Pages in order of position; slot `i` holds tokens `i * page_len..`. Covers the last row.
+    pub pages: &'a [PageSlot],
     /// Low-rank adapter used by all rows of this sequence.
     pub adapter: Option<u32>,
 }

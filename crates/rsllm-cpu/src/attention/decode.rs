@@ -2,80 +2,112 @@
 
 use std::ops::Range;
 
-use rsllm_tensor::PageId;
+use rsllm_tensor::PageSlot;
 
-use super::{Attention, NO_SCORE, SPLIT_LEN, ThreadScratch, first_visible};
+use super::{Attention, KvKernels, NO_SCORE, SPLIT_LEN, ThreadScratch, first_visible};
 use crate::kernels::Kernels;
 use crate::kv::CpuKv;
 use crate::threads::{SharedSlice, WorkerPanicked};
 
+/// A decode row and its parts: one for each K/V head and split of the context.
+#[derive(Clone, Copy)]
+pub(super) struct DecodeRow {
+    row: usize,
+    /// Index in the step's sequences.
+    sequence: usize,
+    /// First and last-but-one position the row sees.
+    visible: (usize, usize),
+    /// First part of the row in the group.
+    first_part: usize,
+}
+
+impl DecodeRow {
+    fn splits(&self) -> Range<usize> {
+        self.visible.0 / SPLIT_LEN..self.visible.1.div_ceil(SPLIT_LEN)
+    }
+}
+
 impl Attention<'_> {
+    /// All decode rows of the step, in groups whose parts fit the scratch.
     pub(super) fn decode(&mut self, dst: &mut [f32], q: &[f32]) -> Result<(), WorkerPanicked> {
         let layout = self.kv.layout;
-        let n_heads = self.params.n_heads;
-        let group = n_heads / layout.n_kv_heads;
-        let part_len = group * (layout.head_dim + 2);
+        let part_len = self.params.n_heads / layout.n_kv_heads * (layout.head_dim + 2);
         let capacity = self.scratch.partials.as_slice().len() / part_len;
-        let (step, kv, params, kernels) = (self.step, self.kv, self.params, self.kernels);
-        let (dot, unpack) = self.kv_kernels();
-        let width = n_heads * layout.head_dim;
-        for sequence in &step.sequences {
-            let pages = step.pages_of(sequence);
-            for row in
-                sequence.first_row.max(step.counts.n_prefill)..sequence.first_row + sequence.n_rows
-            {
+        let step = self.step;
+        self.scratch.rows.clear();
+        let mut n_parts = 0;
+        for (number, sequence) in step.sequences.iter().enumerate() {
+            let end = sequence.first_row + sequence.n_rows;
+            for row in sequence.first_row.max(step.counts.n_prefill)..end {
                 let index = sequence.first_index + row - sequence.first_row;
-                let visible = first_visible(index, params.window)..index + 1;
-                let splits = visible.start / SPLIT_LEN..visible.end.div_ceil(SPLIT_LEN);
-                let n_jobs = splits.len() * layout.n_kv_heads;
-                assert!(
-                    n_jobs <= capacity,
-                    "partials are reserved for the longest context"
-                );
-                let partials = SharedSlice::new(
-                    &mut self.scratch.partials.as_mut_slice()[..n_jobs * part_len],
-                );
-                let threads = SharedSlice::new(&mut self.scratch.threads);
-                let q_row = &q[row * width..(row + 1) * width];
-                let output = SharedSlice::new(&mut dst[row * width..(row + 1) * width]);
-                let job = |job: usize, thread: usize| {
-                    // SAFETY: each thread has its own index, and each job its own partial.
-                    let scratch = &mut unsafe { threads.range(thread..thread + 1) }[0];
-                    // SAFETY: as above.
-                    let part = unsafe { partials.range(job * part_len..(job + 1) * part_len) };
-                    let (head, split) = (job / splits.len(), splits.start + job % splits.len());
-                    let from = visible.start.max(split * SPLIT_LEN);
-                    let to = visible.end.min((split + 1) * SPLIT_LEN);
-                    let q_group = &q_row
-                        [head * group * layout.head_dim..(head + 1) * group * layout.head_dim];
-                    let reader = Reader {
-                        kernels,
-                        kv,
-                        pages,
-                        head,
-                        dot,
-                        unpack,
-                        params,
-                    };
-                    reader.part(q_group, from..to, part, scratch);
+                let mut job = DecodeRow {
+                    row,
+                    sequence: number,
+                    visible: (first_visible(index, self.params.window), index + 1),
+                    first_part: n_parts,
                 };
-                self.pool
-                    .run_pieces(n_jobs, 1, |jobs, thread| jobs.for_each(|j| job(j, thread)))?;
-                for head in 0..layout.n_kv_heads {
-                    // SAFETY: all jobs are done; each head has its own range.
-                    let parts = unsafe {
-                        partials.range(
-                            head * splits.len() * part_len..(head + 1) * splits.len() * part_len,
-                        )
-                    };
-                    // SAFETY: as above.
-                    let out = unsafe {
-                        output.range(
-                            head * group * layout.head_dim..(head + 1) * group * layout.head_dim,
-                        )
-                    };
-                    merge(parts, part_len, group, out);
+                let parts = job.splits().len() * layout.n_kv_heads;
+                assert!(parts <= capacity, "reserved for the longest context");
+                if n_parts + parts > capacity {
+                    self.decode_group(n_parts, part_len, dst, q)?;
+                    self.scratch.rows.clear();
+                    (n_parts, job.first_part) = (0, 0);
                 }
+                n_parts += parts;
+                self.scratch.rows.push(job);
+            }
+        }
+        self.decode_group(n_parts, part_len, dst, q)
+    }
+
+    /// The parts of all collected rows in one job, then their merge.
+    fn decode_group(
+        &mut self,
+        n_parts: usize,
+        part_len: usize,
+        dst: &mut [f32],
+        q: &[f32],
+    ) -> Result<(), WorkerPanicked> {
+        let layout = self.kv.layout;
+        let group_width = self.params.n_heads / layout.n_kv_heads * layout.head_dim;
+        let width = self.params.n_heads * layout.head_dim;
+        let (step, kv, params, kernels) = (self.step, self.kv, self.params, self.kernels);
+        let kv_kernels = self.kv_kernels();
+        let rows = &self.scratch.rows;
+        let partials = &mut self.scratch.partials.as_mut_slice()[..n_parts * part_len];
+        let shared = SharedSlice::new(&mut *partials);
+        let threads = SharedSlice::new(&mut self.scratch.threads);
+        self.pool.run_pieces(n_parts, 1, |parts, thread| {
+            // SAFETY: each thread has its own index.
+            let scratch = &mut unsafe { threads.range(thread..thread + 1) }[0];
+            for number in parts {
+                let row = &rows[rows.partition_point(|row| row.first_part <= number) - 1];
+                let splits = row.splits();
+                let within = number - row.first_part;
+                let (head, split) = (within / splits.len(), splits.start + within % splits.len());
+                let from = row.visible.0.max(split * SPLIT_LEN);
+                let to = row.visible.1.min((split + 1) * SPLIT_LEN);
+                // SAFETY: each part has its own range.
+                let part = unsafe { shared.range(number * part_len..(number + 1) * part_len) };
+                let start = row.row * width + head * group_width;
+                let reader = Reader {
+                    kernels,
+                    kv_kernels,
+                    kv,
+                    pages: step.pages_of(&step.sequences[row.sequence]),
+                    head,
+                    params,
+                };
+                reader.part(&q[start..start + group_width], from..to, part, scratch);
+            }
+        })?;
+        for row in rows {
+            let n_splits = row.splits().len();
+            let parts = &partials[row.first_part * part_len..];
+            let out = &mut dst[row.row * width..(row.row + 1) * width];
+            let of_heads = parts.chunks_exact(n_splits * part_len);
+            for (out, parts) in out.chunks_exact_mut(group_width).zip(of_heads) {
+                merge(parts, part_len, group_width / layout.head_dim, out);
             }
         }
         Ok(())
@@ -85,11 +117,10 @@ impl Attention<'_> {
 /// Reads one K/V head of one sequence.
 struct Reader<'a> {
     kernels: &'a Kernels,
+    kv_kernels: KvKernels,
     kv: &'a CpuKv,
-    pages: &'a [PageId],
+    pages: &'a [PageSlot],
     head: usize,
-    dot: crate::kernels::DotRowsF32,
-    unpack: crate::kernels::Unpack,
     params: &'a rsllm_tensor::AttentionParams,
 }
 
@@ -106,7 +137,7 @@ impl Reader<'_> {
         let layout = &self.kv.layout;
         let (head_dim, page_len) = (layout.head_dim, layout.page_len);
         let group = q.len() / head_dim;
-        let row_bytes = CpuKv::row_bytes(layout);
+        let row_bytes = layout.row_bytes();
         let elementwise = &self.kernels.elementwise;
         let (acc, running) = part.split_at_mut(group * head_dim);
         let (maxima, sums) = running.split_at_mut(group);
@@ -117,17 +148,26 @@ impl Reader<'_> {
         while position < positions.end {
             let slot = position % page_len;
             let n = (page_len - slot).min(positions.end - position);
-            let page = self.pages[position / page_len] as usize;
+            let page = self.pages[position / page_len].of(layout.group) as usize;
             let start = CpuKv::row_offset(layout, page, self.head, slot);
             let k = &self.kv.k.as_slice()[start..start + n * row_bytes];
             let v = &self.kv.v.as_slice()[start..start + n * row_bytes];
             let dots = &mut scratch.page_transposed.as_mut_slice()[..n * group];
-            // SAFETY: an instruction set of this machine; `k` holds `n` rows of `head_dim` values, `q` `group` columns
-            // of as many, `dots` one value each.
-            unsafe { (self.dot)(k, row_bytes, q, group, dots) };
-            let v_rows = &mut scratch.page.as_mut_slice()[..n * head_dim];
+            let rows = &mut scratch.page.as_mut_slice()[..n * head_dim];
+            match self.kv_kernels.dot {
+                // SAFETY: an instruction set of this machine; `k` holds `n` rows of `head_dim` values, `q` `group`
+                // columns of as many, `dots` one value each.
+                Some(dot) => unsafe { dot(k, row_bytes, q, group, dots) },
+                // SAFETY: as above, by way of the `n * head_dim` unpacked values.
+                None => unsafe {
+                    (self.kv_kernels.unpack)(k, rows);
+                    let bytes = bytemuck::cast_slice(rows);
+                    (self.kv_kernels.dot_f32)(bytes, 4 * head_dim, q, group, dots);
+                },
+            }
             // SAFETY: an instruction set of this machine; `v` holds `n * head_dim` values.
-            unsafe { (self.unpack)(v, v_rows) };
+            unsafe { (self.kv_kernels.unpack)(v, rows) };
+            let v_rows = &*rows;
             let scores = &mut scratch.scores.as_mut_slice()[..n];
             for g in 0..group {
                 for (score, dots) in scores.iter_mut().zip(dots.chunks_exact(group)) {

@@ -1,6 +1,6 @@
 //! Attention of prefill rows: compute-bound, (token, head) pairs in lanes, both products in the matrix kernel.
 
-use rsllm_tensor::PageId;
+use rsllm_tensor::PageSlot;
 
 use super::{Attention, LANES, NO_SCORE, ThreadScratch, first_visible};
 use crate::kernels::{Kernels, Unpack};
@@ -13,7 +13,7 @@ impl Attention<'_> {
         let layout = self.kv.layout;
         let group = self.params.n_heads / layout.n_kv_heads;
         let (step, kv, params, kernels) = (self.step, self.kv, self.params, self.kernels);
-        let (_, unpack) = self.kv_kernels();
+        let unpack = self.kv_kernels().unpack;
         let output = SharedSlice::new(dst);
         let threads = SharedSlice::new(&mut self.scratch.threads);
         // A group wider than the lanes is walked in parts of LANES heads.
@@ -66,7 +66,7 @@ struct Block<'a> {
     kernels: &'a Kernels,
     kv: &'a CpuKv,
     params: &'a rsllm_tensor::AttentionParams,
-    pages: &'a [PageId],
+    pages: &'a [PageSlot],
     sequence: &'a SequenceState,
     unpack: Unpack,
     /// K/V head.
@@ -102,8 +102,13 @@ impl Block<'_> {
         for page_number in first_page..=last_index / page_len {
             let page_start = page_number * page_len;
             let n = page_len.min(last_index + 1 - page_start);
-            let start = CpuKv::row_offset(layout, self.pages[page_number] as usize, self.head, 0);
-            let bytes = n * CpuKv::row_bytes(layout);
+            let start = CpuKv::row_offset(
+                layout,
+                self.pages[page_number].of(layout.group) as usize,
+                self.head,
+                0,
+            );
+            let bytes = n * layout.row_bytes();
             let rows = &mut scratch.page.as_mut_slice()[..n * head_dim];
             // SAFETY: an instruction set of this machine; the bytes hold `n * head_dim` values.
             unsafe { (self.unpack)(&self.kv.k.as_slice()[start..start + bytes], rows) };

@@ -1,7 +1,10 @@
 //! Cases of KV stores and attention: several sequences, page borders, windows, chunks.
 
 use super::{F16_KV_BOUND, F32_BOUND, LIMITS, assert_close, assert_same, buffer, read, values};
-use crate::{AttentionParams, Backend, KvLayout, KvType, PageId, Step, StepInput, StepSequence};
+use crate::{
+    AttentionParams, Backend, BackendError, KvLayout, KvType, NO_PAGE, PageGroup, PageId, PageSlot,
+    Step, StepInput, StepSequence,
+};
 
 const HEAD_DIM: usize = 32;
 const PAGE_LEN: usize = 16;
@@ -35,6 +38,11 @@ fn run<B: Backend>(backend: &mut B, params: &AttentionParams, n_kv_heads: usize,
         n_kv_heads,
         head_dim: HEAD_DIM,
         kv_type,
+        group: if params.window.is_some() {
+            PageGroup::Window
+        } else {
+            PageGroup::Full
+        },
     };
     let mut kv = backend.alloc_kv(&layout).expect("small");
     backend.prepare(&LIMITS).expect("small");
@@ -42,12 +50,25 @@ fn run<B: Backend>(backend: &mut B, params: &AttentionParams, n_kv_heads: usize,
         KvType::F32 => F32_BOUND,
         KvType::F16 => F16_KV_BOUND,
         KvType::BF16 => 64.0 * F16_KV_BOUND,
+        KvType::Q8_0 => 1e-4,
+        KvType::Q4_0 => 3e-2,
     };
     let what = format!("{params:?} {kv_type:?} {n_kv_heads}");
     let (q_width, kv_width) = (params.n_heads * HEAD_DIM, n_kv_heads * HEAD_DIM);
     // Two sequences of 45 and 70 tokens with pages in no order.
-    let (lengths, pages): ([usize; 2], [Vec<PageId>; 2]) =
-        ([45, 70], [vec![9, 2, 30], vec![0, 31, 5, 4, 17]]);
+    let lengths = [45, 70];
+    let slot = |page| match layout.group {
+        PageGroup::Full => PageSlot {
+            full: page,
+            window: NO_PAGE,
+        },
+        PageGroup::Window => PageSlot {
+            full: NO_PAGE,
+            window: page,
+        },
+    };
+    let slots = |pages: &[PageId]| pages.iter().map(|&page| slot(page)).collect::<Vec<_>>();
+    let pages = [slots(&[9, 2, 30]), slots(&[0, 31, 5, 4, 17])];
     let data: Vec<[Vec<f32>; 3]> = (0..2)
         .map(|s| {
             [
@@ -124,6 +145,88 @@ fn run<B: Backend>(backend: &mut B, params: &AttentionParams, n_kv_heads: usize,
         },
     );
     assert_same(&what, &alone, &last[q_width..]);
+    if let Some(window) = params.window {
+        // Pages that the window has passed may be gone.
+        let mut kept = pages.clone();
+        let first_visible = lengths[1] - window;
+        kept[1][..first_visible / PAGE_LEN].fill(PageSlot::NONE);
+        let rows = Rows {
+            sequences: &[(0, 0), (69, 1)],
+            n_prefill: 0,
+        };
+        let widths = [q_width, kv_width];
+        let found = run_step(backend, &mut kv, params, &rows, &data, &kept, widths);
+        assert_same(&what, &found, &last[q_width..]);
+    }
+}
+
+pub(super) fn pages_move<B: Backend>(backend: &mut B) {
+    for kv_type in KvType::ALL {
+        let layout = KvLayout {
+            n_pages: 4,
+            page_len: PAGE_LEN,
+            n_kv_heads: 2,
+            head_dim: HEAD_DIM,
+            kv_type,
+            group: PageGroup::Full,
+        };
+        let mut kv = backend.alloc_kv(&layout).expect("small");
+        let mut other = backend.alloc_kv(&layout).expect("small");
+        backend.prepare(&LIMITS).expect("small");
+        let width = 2 * HEAD_DIM;
+        let pages = [PageSlot {
+            full: 1,
+            window: NO_PAGE,
+        }];
+        let ids = vec![0; PAGE_LEN];
+        let sequence = StepSequence {
+            first_row: 0,
+            n_rows: PAGE_LEN,
+            first_index: 0,
+            pages: &pages,
+            adapter: None,
+        };
+        let step = Step {
+            input: StepInput::Ids(&ids),
+            positions: &ids,
+            n_prefill: PAGE_LEN,
+            sequences: &[sequence],
+            outputs: &[],
+        };
+        backend.begin_step(&step).expect("within limits");
+        let k = buffer(backend, &values(1, PAGE_LEN * width), width);
+        let v = buffer(backend, &values(2, PAGE_LEN * width), width);
+        backend.kv_store(&mut kv, &k, &v).expect("shapes fit");
+        let mut original = Vec::new();
+        backend.export_page(&mut original, &kv, 1).expect("a page");
+        assert_eq!(original.len(), 2 * layout.page_bytes());
+        assert!(original.iter().any(|&byte| byte != 0));
+        backend.copy_page(&mut kv, 1, 3).expect("two pages");
+        backend
+            .import_page(&mut other, 2, &original)
+            .expect("the same layout");
+        for (store, page) in [(&kv, 3), (&other, 2)] {
+            let mut moved = Vec::new();
+            backend
+                .export_page(&mut moved, store, page)
+                .expect("a page");
+            assert_eq!(moved, original, "{kv_type:?}");
+        }
+        assert!(backend.import_page(&mut other, 2, &original[1..]).is_err());
+        assert!(backend.copy_page(&mut kv, 0, 4).is_err(), "no such page");
+    }
+    let odd = KvLayout {
+        n_pages: 1,
+        page_len: PAGE_LEN,
+        n_kv_heads: 1,
+        head_dim: 40,
+        kv_type: KvType::Q8_0,
+        group: PageGroup::Full,
+    };
+    assert!(matches!(
+        backend.alloc_kv(&odd),
+        Err(BackendError::UnsupportedKvType { head_dim: 40, .. })
+    ));
 }
 
 fn run_step<B: Backend>(
@@ -132,7 +235,7 @@ fn run_step<B: Backend>(
     params: &AttentionParams,
     rows: &Rows<'_>,
     data: &[[Vec<f32>; 3]],
-    pages: &[Vec<PageId>; 2],
+    pages: &[Vec<PageSlot>; 2],
     [q_width, kv_width]: [usize; 2],
 ) -> Vec<f32> {
     let mut sequences = Vec::new();

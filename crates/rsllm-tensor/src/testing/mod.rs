@@ -11,7 +11,8 @@ mod rows;
 use rsllm_quant::GgmlType;
 
 use crate::{
-    Backend, Op, PageId, SharedBytes, Step, StepInput, StepLimits, StepSequence, WeightSource,
+    Backend, NO_PAGE, Op, PageSlot, SharedBytes, Step, StepInput, StepLimits, StepSequence,
+    WeightSource,
 };
 
 /// Of operations in f32.
@@ -45,6 +46,9 @@ const ALL_OPS: &[Op] = &[
     Op::RmsNormHeads,
     Op::Rope,
     Op::KvStore,
+    Op::CopyPage,
+    Op::ExportPage,
+    Op::ImportPage,
     Op::Attention,
     Op::GatedAct,
     Op::Add,
@@ -68,6 +72,7 @@ fn case<B: Backend>(op: Op) -> fn(&mut B) {
         Op::RmsNormHeads => rows::rms_norm_heads,
         Op::Rope => rows::rope,
         Op::KvStore | Op::Attention => attention::attention,
+        Op::CopyPage | Op::ExportPage | Op::ImportPage => attention::pages_move,
         Op::GatedAct => rows::gated_act,
         Op::Add => rows::add,
         Op::Scale => rows::scale,
@@ -82,6 +87,7 @@ pub(crate) const LIMITS: StepLimits = StepLimits {
     max_outputs: 96,
     max_sequences: 4,
     max_pages: 64,
+    max_sequence_pages: 64,
     max_heads: 8,
     max_query_width: 512,
 };
@@ -158,7 +164,12 @@ pub(crate) fn begin_rows<B: Backend>(backend: &mut B, n_prefill: usize, n_decode
     let ids = vec![0; n];
     let positions: Vec<u32> = (0..n as u32).collect();
     let outputs = positions.clone();
-    let pages: Vec<PageId> = (0..8).collect();
+    let pages: Vec<PageSlot> = (0..8)
+        .map(|page| PageSlot {
+            full: page,
+            window: NO_PAGE,
+        })
+        .collect();
     let sequence = |first_row, n_rows, adapter| StepSequence {
         first_row,
         n_rows,

@@ -6,8 +6,8 @@ use super::{
     F32_BOUND, LIMITS, assert_close, assert_same, begin_rows, buffer, packed, read, values, weight,
 };
 use crate::{
-    Activation, Backend, BackendError, KvLayout, KvType, RopeParams, RopeStyle, RowSet, Step,
-    StepInput, WeightSource,
+    Activation, Backend, BackendError, KvLayout, KvType, PageGroup, RopeParams, RopeStyle, RowSet,
+    Step, StepInput, WeightSource,
 };
 
 pub(super) fn bind_rejects_wrong_bytes<B: Backend>(backend: &mut B) {
@@ -48,6 +48,7 @@ pub(super) fn alloc_counts_bytes<B: Backend>(backend: &mut B) {
         n_kv_heads: 1,
         head_dim: 8,
         kv_type: KvType::F16,
+        group: PageGroup::Full,
     };
     backend.alloc_kv(&layout).expect("small");
     assert!(backend.allocated_bytes() >= before + 21 * 4 + layout.bytes());
