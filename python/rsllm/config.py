@@ -7,6 +7,7 @@ and of one pair of quotes, and a bad value is an error that names the variable: 
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from rsllm.durations import parse_duration
 from rsllm.errors import OptionError
 
 __all__ = ["Config", "config"]
@@ -25,18 +27,23 @@ _FALSE = {"", "0", "f", "false", "no", "off"}
 class Config:
     """What the environment says.
 
-    ========================= =============================================================================
-    variable                  meaning
-    ========================= =============================================================================
-    `RSLLM_CACHE`             folder of fetched models (default: `rsllm` under the user's cache folder)
-    `RSLLM_DEBUG`             the command line shows tracebacks
-    `RSLLM_ISA`               instruction set of models loaded without another choice; `rsllm doctor` lists them
-    `RSLLM_HISTORY`           file of the interactive session's history
-    `OLLAMA_NOHISTORY`        no history file
-    `OLLAMA_CONTEXT_LENGTH`   the command line's context where `--num-ctx` is not given; 0 = automatic
-    `OLLAMA_KV_CACHE_TYPE`    the command line's KV type where `--kv-type` is not given
-    `NO_COLOR`                no colours, whatever the terminal can do
-    ========================= =============================================================================
+    ========================== =============================================================================
+    variable                   meaning
+    ========================== =============================================================================
+    `RSLLM_CACHE`              folder of fetched models (default: `rsllm` under the user's cache folder)
+    `RSLLM_DEBUG`              the command line shows tracebacks
+    `RSLLM_ISA`                instruction set of models loaded without another choice; `rsllm doctor` lists them
+    `RSLLM_HISTORY`            file of the interactive session's history
+    `OLLAMA_NOHISTORY`         no history file
+    `OLLAMA_CONTEXT_LENGTH`    the command line's context where `--num-ctx` is not given; 0 = automatic
+    `OLLAMA_KV_CACHE_TYPE`     the command line's KV type where `--kv-type` is not given
+    `OLLAMA_KEEP_ALIVE`        how long an unused model stays loaded: a duration or seconds; negative = for ever
+    `OLLAMA_LOAD_TIMEOUT`      how long loading may show no progress; not positive = for ever
+    `OLLAMA_MAX_LOADED_MODELS` models loaded at once; 0 = three for each device
+    `OLLAMA_MAX_QUEUE`         requests that may wait
+    `OLLAMA_NUM_PARALLEL`      requests that run at once in a model; unset or 0 = as many as memory has pages for
+    `NO_COLOR`                 no colours, whatever the terminal can do
+    ========================== =============================================================================
     """
 
     cache_dir: Path
@@ -46,6 +53,11 @@ class Config:
     context_length: int | None = None
     kv_type: str | None = None
     no_color: bool = False
+    keep_alive_seconds: float = 300.0
+    load_timeout_seconds: float | None = 300.0
+    max_loaded_models: int = 0
+    max_queue: int = 512
+    num_parallel: int | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Config:
@@ -68,6 +80,11 @@ class Config:
             context_length=_count("OLLAMA_CONTEXT_LENGTH", text("OLLAMA_CONTEXT_LENGTH")),
             kv_type=text("OLLAMA_KV_CACHE_TYPE").lower() or None,
             no_color=bool(environment.get("NO_COLOR")),
+            keep_alive_seconds=_seconds("OLLAMA_KEEP_ALIVE", text("OLLAMA_KEEP_ALIVE"), 300.0),
+            load_timeout_seconds=_limit(_seconds("OLLAMA_LOAD_TIMEOUT", text("OLLAMA_LOAD_TIMEOUT"), 300.0)),
+            max_loaded_models=_count("OLLAMA_MAX_LOADED_MODELS", text("OLLAMA_MAX_LOADED_MODELS")) or 0,
+            max_queue=_count("OLLAMA_MAX_QUEUE", text("OLLAMA_MAX_QUEUE") or "512") or 0,
+            num_parallel=_count("OLLAMA_NUM_PARALLEL", text("OLLAMA_NUM_PARALLEL")),
         )
 
 
@@ -92,6 +109,21 @@ def _count(name: str, value: str) -> int | None:
     if number < 0:
         raise OptionError(f"{name} must not be negative, but is {number}", name=name)
     return number or None
+
+
+def _seconds(name: str, value: str, default: float) -> float:
+    """A duration as Go writes it, or whole seconds; infinite where it is negative."""
+    if not value:
+        return default
+    try:
+        seconds = float(int(value)) if value.lstrip("+-").isdigit() else parse_duration(value)
+    except ValueError as error:
+        raise OptionError(f"{name} must be a duration such as 5m, or seconds: {error}", name=name) from None
+    return seconds if seconds >= 0 else math.inf
+
+
+def _limit(seconds: float) -> float | None:
+    return seconds if 0 < seconds < math.inf else None
 
 
 def _user_dir(environment: Mapping[str, str], kind: str) -> Path:
