@@ -1,7 +1,8 @@
 """What every benchmark worker speaks: JSON lines, one request and one reply at a time.
 
-A worker is a process of one engine in that engine's own environment, so this module needs the standard library alone. An
-engine is a class with `load`, `prefill` and `decode`, each of which times itself: pipes and JSON are never in a figure.
+A worker is a process of one engine in that engine's own environment, so this module needs the standard library alone.
+An engine is a class with `load`, `prefill` and `decode`, each of which times itself: pipes and JSON are never in a
+figure.
 """
 
 from __future__ import annotations
