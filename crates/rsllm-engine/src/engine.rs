@@ -3,13 +3,14 @@
 
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::Instant;
 
 use rsllm_gguf::Gguf;
 use rsllm_tokenizer::Tokenizer;
 
 use crate::TokenId;
+use crate::constraint::{Constraint, ConstraintError, ConstraintSpec, Grammars};
 use crate::error::EngineError;
 use crate::generation::{CancelHandle, Generation};
 use crate::load::{self, EngineInfo};
@@ -27,6 +28,10 @@ pub struct Engine {
     tokenizer: Tokenizer,
     /// Sorted.
     end_tokens: Vec<TokenId>,
+    /// Tokens that the file bans.
+    suppressed_tokens: Vec<TokenId>,
+    /// Made when first needed.
+    grammars: OnceLock<Result<Grammars, ConstraintError>>,
     /// `None` once closed, so that the file's memory goes with the model's.
     file: Mutex<Option<Arc<Gguf>>>,
     thread: EngineThread,
@@ -56,6 +61,8 @@ impl Engine {
             thread,
         } = parts;
         Self {
+            suppressed_tokens: suppressed_tokens(&file, info.vocab_size),
+            grammars: OnceLock::new(),
             info,
             tokenizer,
             end_tokens,
@@ -102,14 +109,22 @@ impl Engine {
             stop,
             logprobs,
             ignore_eos,
+            constraint,
         } = options;
         if ignore_eos {
             sampling
                 .logit_bias
                 .extend(self.end_tokens.iter().map(|&id| (id, f32::NEG_INFINITY)));
         }
+        let banned = self.suppressed_tokens.iter();
+        sampling
+            .logit_bias
+            .extend(banned.map(|&id| (id, f32::NEG_INFINITY)));
         let sampler = Sampler::new(&sampling, self.info.vocab_size, self.info.context)?;
         let stop = StopMatcher::new(stop)?;
+        let constraint = constraint
+            .map(|spec| self.compile(&spec))
+            .transpose()?;
         let (events, received) = mpsc::channel();
         let abort = Arc::new(AtomicBool::new(false));
         let cancel = CancelHandle::new(Arc::clone(&abort));
@@ -119,6 +134,7 @@ impl Engine {
             max_tokens,
             logprobs,
             sampler,
+            constraint,
             stop,
             events,
             abort,
@@ -126,6 +142,18 @@ impl Engine {
         };
         self.thread.send(Command::Generate(Box::new(job)))?;
         Ok(generation)
+    }
+
+    /// The constraint that `spec` describes; an error before anything runs if it cannot be enforced.
+    fn compile(&self, spec: &ConstraintSpec) -> Result<Constraint, EngineError> {
+        let constraint = match self.grammars.get_or_init(|| Grammars::new(&self.tokenizer)) {
+            Ok(grammars) => grammars.compile(spec),
+            Err(error) => Err(error.clone()),
+        };
+        constraint.map_err(|source| EngineError::Constraint {
+            option: spec.option_name(),
+            source,
+        })
     }
 
     /// Logits of every position, `[n_ids, vocab_size]`, all taking the prefill product.
@@ -224,6 +252,20 @@ impl Engine {
         // Nothing panics while it is held.
         self.file.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Tokens that the model was never meant to draw, as the file says.
+fn suppressed_tokens(file: &Gguf, vocab_size: usize) -> Vec<TokenId> {
+    let ids = file
+        .metadata()
+        .opt_i32_array("tokenizer.ggml.suppress_tokens")
+        .ok()
+        .flatten()
+        .unwrap_or_default();
+    ids.iter()
+        .filter_map(|&id| TokenId::try_from(id).ok())
+        .filter(|&id| (id as usize) < vocab_size)
+        .collect()
 }
 
 type AnswerSender<T> = mpsc::Sender<Result<T, EngineError>>;

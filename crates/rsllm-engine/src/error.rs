@@ -6,6 +6,7 @@ use rsllm_tensor::BackendError;
 use rsllm_tokenizer::TokenizerError;
 
 use crate::TokenId;
+use crate::constraint::ConstraintError;
 use crate::sampling::{OptionError, SamplingError};
 
 /// One variant a cause. Errors of the crates below are passed on as they are.
@@ -30,6 +31,14 @@ pub enum EngineError {
     /// No token could be drawn.
     #[error(transparent)]
     Sampling(#[from] SamplingError),
+    /// A schema, regular expression or grammar that cannot be enforced.
+    #[error("{source}")]
+    Constraint {
+        /// The option that carries it.
+        option: &'static str,
+        /// Why not.
+        source: ConstraintError,
+    },
     /// The prompt is longer than the context.
     #[error("the prompt has {prompt_tokens} tokens, but the context has room for {context}")]
     ContextLength {
@@ -122,6 +131,7 @@ impl EngineError {
             Self::Model(ModelError::Backend(error)) | Self::Backend(error) => backend_class(error),
             Self::Model(_) | Self::VocabularyMismatch { .. } => ErrorClass::Model,
             Self::Option(error) => ErrorClass::Option { name: error.name },
+            Self::Constraint { option, .. } => ErrorClass::Option { name: option },
             Self::ContextMemory { .. } => ErrorClass::Option { name: "context" },
             Self::EmptyPrompt | Self::TokenOutOfRange { .. } => {
                 ErrorClass::Option { name: "prompt" }

@@ -6,6 +6,7 @@
 //! and `stop.rs` decide what text may leave, `loaded.rs` turns its tokens into steps of the model.
 #![forbid(unsafe_code)]
 
+pub mod constraint;
 mod context;
 mod cores;
 mod cpu;

@@ -3,6 +3,7 @@
 use rsllm_cpu::Isa;
 use rsllm_tensor::KvType;
 
+use crate::constraint::ConstraintSpec;
 use crate::sampling::{MAX_COUNT, OptionError, SamplingOptions, validate_top_logprobs};
 
 /// How to load a model.
@@ -33,6 +34,8 @@ pub struct GenerateOptions {
     pub logprobs: Option<usize>,
     /// Never draw an end-of-generation token.
     pub ignore_eos: bool,
+    /// What the text must look like. The generation ends when it is complete.
+    pub constraint: Option<ConstraintSpec>,
 }
 
 impl Default for LoadOptions {

@@ -4,6 +4,7 @@
 use std::sync::atomic::AtomicBool;
 
 use crate::TokenId;
+use crate::constraint::Constraint;
 use crate::error::EngineError;
 use crate::forward::{Forward, Outputs, Phase, SequenceStep};
 use crate::generation::{FinishReason, Piece};
@@ -24,6 +25,7 @@ pub(crate) struct Sequence<'t> {
     /// Sorted.
     end_tokens: &'t [TokenId],
     sampler: Sampler,
+    constraint: Option<Constraint>,
     text: TextStream,
 }
 
@@ -35,6 +37,7 @@ pub(crate) struct SequenceParts<'t> {
     pub(crate) logprobs: Option<usize>,
     pub(crate) end_tokens: &'t [TokenId],
     pub(crate) sampler: Sampler,
+    pub(crate) constraint: Option<Constraint>,
     pub(crate) text: TextStream,
 }
 
@@ -48,6 +51,7 @@ impl<'t> Sequence<'t> {
             logprobs,
             end_tokens,
             mut sampler,
+            constraint,
             text,
         } = parts;
         for &id in &ids {
@@ -66,6 +70,7 @@ impl<'t> Sequence<'t> {
             logprobs,
             end_tokens,
             sampler,
+            constraint,
             text,
         }
     }
@@ -115,7 +120,16 @@ impl<'t> Sequence<'t> {
     /// Draws the next token from `logits`, `[vocab_size]`. Returns why the sequence is over, or `None` when the token has to be
     /// evaluated next.
     pub(crate) fn draw(&mut self, logits: &[f32]) -> Result<Option<FinishReason>, EngineError> {
-        let id = self.sampler.sample(logits)?;
+        let id = match &mut self.constraint {
+            Some(constraint) => {
+                let option = constraint.option_name();
+                let allowed = constraint
+                    .allowed()
+                    .map_err(|source| EngineError::Constraint { option, source })?;
+                self.sampler.sample_within(logits, allowed)?
+            }
+            None => self.sampler.sample(logits)?,
+        };
         if self.end_tokens.binary_search(&id).is_ok() {
             return Ok(Some(FinishReason::Stop));
         }
@@ -124,9 +138,10 @@ impl<'t> Sequence<'t> {
             None => None,
         };
         self.sampler.accept(id);
+        let is_complete = self.accept_in_constraint(id)?;
         self.ids.push(id);
         let stopped = self.text.push(id, logprobs);
-        Ok(if stopped {
+        Ok(if stopped || is_complete {
             Some(FinishReason::Stop)
         } else if self.max_tokens.is_some_and(|max| self.n_generated() >= max) {
             Some(FinishReason::Length)
@@ -135,6 +150,18 @@ impl<'t> Sequence<'t> {
         } else {
             None
         })
+    }
+
+    /// Moves the constraint on; returns whether it leaves nothing to be said.
+    fn accept_in_constraint(&mut self, id: TokenId) -> Result<bool, EngineError> {
+        let Some(constraint) = &mut self.constraint else {
+            return Ok(false);
+        };
+        let option = constraint.option_name();
+        constraint
+            .accept(id)
+            .and_then(|()| constraint.is_complete())
+            .map_err(|source| EngineError::Constraint { option, source })
     }
 
     /// Text that may leave.

@@ -11,6 +11,7 @@ use std::time::Instant;
 use rsllm_tokenizer::Tokenizer;
 
 use crate::TokenId;
+use crate::constraint::Constraint;
 use crate::error::EngineError;
 use crate::forward::{Forward, Outputs, Phase, SequenceStep};
 use crate::generation::{Event, FinishReason, GenerationStats, nanoseconds};
@@ -33,6 +34,7 @@ pub(crate) struct GenerateJob {
     pub(crate) max_tokens: Option<usize>,
     pub(crate) logprobs: Option<usize>,
     pub(crate) sampler: Sampler,
+    pub(crate) constraint: Option<Constraint>,
     pub(crate) stop: StopMatcher,
     pub(crate) events: Sender<Event>,
     pub(crate) abort: Arc<AtomicBool>,
@@ -192,6 +194,7 @@ impl<M: Forward> Worker<M> {
             max_tokens,
             logprobs,
             sampler,
+            constraint,
             stop,
             events,
             abort,
@@ -210,6 +213,7 @@ impl<M: Forward> Worker<M> {
             logprobs,
             end_tokens: &self.end_tokens,
             sampler,
+            constraint,
             text: TextStream::new(self.tokenizer.stream_decoder(), stop),
         });
         let prefilled = sequence.prefill(&mut self.model, &mut self.logits, &abort);

@@ -36,6 +36,7 @@ pub use self::top_k::TopK;
 pub use self::top_p::TopP;
 pub use self::typical::Typical;
 use crate::TokenId;
+use crate::constraint::TokenMask;
 
 /// Draws the tokens of one sequence.
 #[derive(Debug)]
@@ -175,11 +176,27 @@ impl Sampler {
             return greedy::pick_from_logits(logits, self.vocab_size);
         }
         self.candidates.load(logits)?;
+        self.pick()
+    }
+
+    /// Applies the chain to the loaded candidates and draws one of what is left.
+    fn pick(&mut self) -> Result<TokenId, SamplingError> {
         self.chain.apply(&mut self.candidates);
         match self.chain.pick {
             Pick::Greedy => greedy::pick(&self.candidates),
             Pick::Random => dist::pick(&mut self.candidates, &mut self.rng),
         }
+    }
+
+    /// Draws one of the `allowed` tokens, which are all that the chain gets to see, without accepting it.
+    pub fn sample_within(
+        &mut self,
+        logits: &[f32],
+        allowed: &TokenMask,
+    ) -> Result<TokenId, SamplingError> {
+        self.candidates.load(logits)?;
+        self.candidates.retain(|entry| allowed.allows(entry.id));
+        self.pick()
     }
 
     /// The distribution that [`Sampler::sample`] draws from, `[vocab_size]`; for tests and tools.

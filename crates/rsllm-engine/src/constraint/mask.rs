@@ -1,0 +1,80 @@
+//! A set of tokens, one bit each.
+
+use llguidance::toktrie::SimpleVob;
+
+use crate::TokenId;
+
+/// The tokens that may come next.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct TokenMask {
+    bits: SimpleVob,
+}
+
+impl TokenMask {
+    pub(super) fn new(bits: SimpleVob) -> Self {
+        Self { bits }
+    }
+
+    /// Whether the token may come next.
+    pub fn allows(&self, id: TokenId) -> bool {
+        (id as usize) < self.bits.len() && self.bits.is_allowed(id)
+    }
+
+    /// How many tokens may come next.
+    pub fn count(&self) -> usize {
+        self.bits.num_set()
+    }
+
+    /// The token of a set of one.
+    pub fn only(&self) -> Option<TokenId> {
+        let mut ids = self.bits.iter();
+        let first = ids.next();
+        if ids.next().is_none() { first } else { None }
+    }
+
+    /// Sets the logits (`[vocab_size]`) of all other tokens to negative infinity.
+    pub fn apply(&self, logits: &mut [f32]) {
+        let words = self.bits.as_slice();
+        for (chunk, index) in logits.chunks_mut(32).zip(0..) {
+            let word = words.get(index).copied().unwrap_or_default();
+            for (bit, logit) in chunk.iter_mut().enumerate() {
+                if word >> bit & 1 == 0 {
+                    *logit = f32::NEG_INFINITY;
+                }
+            }
+        }
+    }
+
+    /// Whether `holds` is true of every token in the set.
+    pub(super) fn all_within(&self, holds: impl Fn(TokenId) -> bool) -> bool {
+        self.bits.iter().all(holds)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_but_the_set_goes_to_negative_infinity() {
+        let mut bits = SimpleVob::alloc(70);
+        for id in [0, 31, 32, 69] {
+            bits.allow_token(id);
+        }
+        let mask = TokenMask::new(bits);
+        let mut logits = [1.0; 70];
+        mask.apply(&mut logits);
+        for (id, logit) in (0..).zip(logits) {
+            assert_eq!(logit == 1.0, mask.allows(id), "{id}");
+        }
+        assert_eq!((mask.count(), mask.only()), (4, None));
+        assert!(!mask.allows(70) && !mask.allows(TokenId::MAX));
+    }
+
+    #[test]
+    fn a_set_of_one_names_its_token() {
+        let mut bits = SimpleVob::alloc(33);
+        bits.allow_token(32);
+        assert_eq!(TokenMask::new(bits).only(), Some(32));
+    }
+}

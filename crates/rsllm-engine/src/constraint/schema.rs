@@ -1,0 +1,721 @@
+//! JSON schemas, prepared for llguidance: checked keyword by keyword, so that an error names the keyword and its place, and
+//! rewritten where callers mean more, or less, than the letter says.
+//!
+//! - **Closed objects.** Where `properties` are given and nothing is said about others, there are no others, as llama.cpp and
+//!   Ollama have it. Parts of an `allOf`, or of any combination, are closed together and not one by one, since each would
+//!   forbid what the others require; their definitions exist twice then, closed and open.
+//! - **Missing types.** A schema with `properties` is an object, one with `items` an array, and so on. By the letter it
+//!   would allow a bare number, too.
+//! - **References** within the schema (`#`, `#/any/where`), also recursive ones, become definitions `#/$defs/<number>`.
+//! - **`oneOf`** is enforced as `anyOf`.
+//! - **White space** is bounded, as in llama.cpp: nothing, a space, or one or two line feeds with at most 20 blanks.
+//!
+//! Keywords that restrict and cannot be enforced are errors. Annotations, and keywords that the standard does not know, are
+//! left out, as the standard says.
+
+mod finite;
+mod names;
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value, json};
+
+use self::names::PropertyNames;
+use super::error::ConstraintError;
+use super::regex::check_search;
+
+/// The schema as llguidance is to enforce it.
+pub(super) fn prepare(text: &str) -> Result<Value, ConstraintError> {
+    if text.len() > MAX_SCHEMA_BYTES {
+        return Err(too_large("bytes", text.len(), MAX_SCHEMA_BYTES));
+    }
+    let schema: Value =
+        serde_json::from_str(text).map_err(|error| ConstraintError::SchemaSyntax {
+            reason: error.to_string(),
+        })?;
+    if !schema.is_object() && !schema.is_boolean() {
+        return Err(ConstraintError::SchemaValue {
+            path: "#".to_owned(),
+            keyword: "schema".to_owned(),
+            expected: "an object",
+        });
+    }
+    let mut preparer = Preparer {
+        root: &schema,
+        definitions: HashMap::new(),
+        pending: Vec::new(),
+        n_nodes: 0,
+    };
+    let root = preparer.definition("", Openness::Closed)?;
+    let mut definitions: Vec<Value> = Vec::new();
+    while let Some(pending) = preparer.pending.pop() {
+        let definition = preparer.schema(pending.schema, &pending.path, pending.openness)?;
+        if definitions.len() <= pending.number {
+            definitions.resize(pending.number + 1, Value::Null);
+        }
+        definitions[pending.number] = definition;
+    }
+    check_depth(&definitions)?;
+    finite::check(&definitions, root)?;
+    let definitions: Map<String, Value> = (0_usize..)
+        .map(|number| number.to_string())
+        .zip(definitions)
+        .collect();
+    Ok(json!({
+        "x-guidance": {
+            "coerce_one_of": true,
+            "whitespace_flexible": true,
+            "whitespace_pattern": WHITE_SPACE,
+        },
+        "$ref": reference(root),
+        "$defs": definitions,
+    }))
+}
+
+/// Whether objects without a word about other properties have none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Openness {
+    Closed,
+    /// A part of a combination, which is closed as a whole.
+    Open,
+}
+
+/// A definition that was referred to.
+struct Pending<'s> {
+    number: usize,
+    schema: &'s Value,
+    path: String,
+    openness: Openness,
+}
+
+struct Preparer<'s> {
+    root: &'s Value,
+    /// Number of each definition, by JSON pointer.
+    definitions: HashMap<(String, Openness), usize>,
+    pending: Vec<Pending<'s>>,
+    n_nodes: usize,
+}
+
+impl<'s> Preparer<'s> {
+    /// The number of the definition at `pointer`; it is prepared later.
+    fn definition(
+        &mut self,
+        pointer: &str,
+        openness: Openness,
+    ) -> Result<usize, ConstraintError> {
+        let number = self.definitions.len();
+        let known = self
+            .definitions
+            .entry((pointer.to_owned(), openness))
+            .or_insert(number);
+        if *known == number {
+            let schema = self
+                .root
+                .pointer(pointer)
+                .expect("whoever asks has looked it up");
+            self.pending.push(Pending {
+                number,
+                schema,
+                path: format!("#{pointer}"),
+                openness,
+            });
+        }
+        let known = *known;
+        if number >= MAX_DEFINITIONS {
+            return Err(too_large("definitions", number, MAX_DEFINITIONS));
+        }
+        Ok(known)
+    }
+
+    fn schema(
+        &mut self,
+        schema: &'s Value,
+        path: &str,
+        openness: Openness,
+    ) -> Result<Value, ConstraintError> {
+        self.count(1)?;
+        let keywords = match schema {
+            Value::Bool(_) => return Ok(schema.clone()),
+            Value::Object(keywords) => keywords,
+            _ => {
+                return Err(ConstraintError::SchemaValue {
+                    path: path.to_owned(),
+                    keyword: "schema".to_owned(),
+                    expected: "an object, true or false",
+                });
+            }
+        };
+        let is_combination = is_combination(keywords);
+        let parts = if is_combination {
+            Openness::Open
+        } else {
+            openness
+        };
+        let mut out = Map::new();
+        for (keyword, value) in keywords {
+            let place = Place {
+                path,
+                keyword,
+                value,
+            };
+            self.keyword(place, keywords, parts, &mut out)?;
+        }
+        infer_type(&mut out);
+        if keywords.get("nullable") == Some(&Value::Bool(true))
+            && let Some(kind @ Value::String(_)) = out.get_mut("type")
+        {
+            *kind = json!([kind.take(), "null"]);
+        }
+        if openness == Openness::Open || says_what_else_there_may_be(keywords) {
+            return Ok(Value::Object(out));
+        }
+        if !is_combination {
+            close(&mut out);
+            return Ok(Value::Object(out));
+        }
+        let mut names = PropertyNames::new(self.root);
+        names.gather(schema);
+        Ok(match names.finish() {
+            Some(names) => {
+                let names: Map<String, Value> =
+                    names.into_iter().map(|name| (name, true.into())).collect();
+                json!({"allOf": [out, {"properties": names, "additionalProperties": false}]})
+            }
+            None => Value::Object(out),
+        })
+    }
+
+    /// Checks one keyword and writes what becomes of it.
+    fn keyword(
+        &mut self,
+        place: Place<'_, 's>,
+        keywords: &'s Map<String, Value>,
+        parts: Openness,
+        out: &mut Map<String, Value>,
+    ) -> Result<(), ConstraintError> {
+        let Place {
+            path,
+            keyword,
+            value,
+        } = place;
+        match keyword {
+            "type" => check_type(place)?,
+            "enum" => {
+                let values = place.array()?;
+                if values.is_empty() {
+                    return Err(place.expected("an array of at least one value"));
+                }
+                self.count(count_values(value))?;
+                check_integers(value, path, keyword)?;
+            }
+            "const" => {
+                self.count(count_values(value))?;
+                check_integers(value, path, keyword)?;
+            }
+            "properties" => return self.members(place, out),
+            "patternProperties" => {
+                for pattern in place.object()?.keys() {
+                    check_search(pattern, &format!("{path}/patternProperties"))?;
+                }
+                return self.members(place, out);
+            }
+            "additionalProperties" => {
+                let schema =
+                    self.schema(value, &format!("{path}/{keyword}"), Openness::Closed)?;
+                out.insert(keyword.to_owned(), schema);
+                return Ok(());
+            }
+            "items" if !value.is_array() => {
+                let schema = self.schema(value, &format!("{path}/items"), Openness::Closed)?;
+                out.insert("items".to_owned(), schema);
+                return Ok(());
+            }
+            // The older spelling of `prefixItems`, with its own word for what follows.
+            "items" | "prefixItems" => {
+                let schemas = self.list(place, Openness::Closed)?;
+                out.insert("prefixItems".to_owned(), schemas);
+                return Ok(());
+            }
+            "additionalItems" => {
+                if keywords.get("items").is_some_and(Value::is_array) {
+                    let schema =
+                        self.schema(value, &format!("{path}/{keyword}"), Openness::Closed)?;
+                    out.insert("items".to_owned(), schema);
+                }
+                return Ok(());
+            }
+            "allOf" | "anyOf" | "oneOf" => {
+                let schemas = self.list(place, parts)?;
+                if schemas.as_array().is_some_and(Vec::is_empty) {
+                    return Err(place.expected("an array of at least one schema"));
+                }
+                add_alternatives(keyword, schemas, out);
+                return Ok(());
+            }
+            "$ref" => {
+                let pointer = place.resolve(self.root)?;
+                check_progress(self.root, &pointer, place)?;
+                let number = self.definition(&pointer, parts)?;
+                out.insert("$ref".to_owned(), reference(number).into());
+                return Ok(());
+            }
+            "required" => {
+                let names = place.array()?;
+                if !names.iter().all(Value::is_string) {
+                    return Err(place.expected("an array of strings"));
+                }
+                self.count(names.len())?;
+            }
+            "minLength" | "maxLength" | "minItems" | "maxItems" | "minProperties"
+            | "maxProperties" => {
+                out.insert(keyword.to_owned(), place.count()?.into());
+                return Ok(());
+            }
+            "minimum" | "maximum" | "multipleOf" if !value.is_number() => {
+                return Err(place.expected("a number"));
+            }
+            "exclusiveMinimum" | "exclusiveMaximum" if !value.is_number() && !value.is_boolean() => {
+                return Err(place.expected("a number"));
+            }
+            "minimum" | "maximum" | "multipleOf" | "exclusiveMinimum" | "exclusiveMaximum" => {}
+            "pattern" => check_search(place.str()?, &format!("{path}/pattern"))?,
+            "format" => {
+                let format = place.str()?;
+                if UNCHECKED_FORMATS.contains(&format) {
+                    return Ok(());
+                }
+                if !FORMATS.contains(&format) {
+                    return Err(ConstraintError::UnsupportedFormat {
+                        path: path.to_owned(),
+                        format: format.to_owned(),
+                        known: KNOWN_FORMATS,
+                    });
+                }
+            }
+            // What they say when false, or when objects are closed anyway, is no restriction.
+            "uniqueItems" | "unevaluatedItems" | "unevaluatedProperties"
+                if value == &Value::Bool(keyword == "unevaluatedItems")
+                    || keyword == "unevaluatedProperties" && value.is_boolean() =>
+            {
+                return Ok(());
+            }
+            _ if UNSUPPORTED.contains(&keyword) => {
+                return Err(ConstraintError::UnsupportedKeyword {
+                    path: path.to_owned(),
+                    keyword: keyword.to_owned(),
+                });
+            }
+            _ => return Ok(()),
+        }
+        out.insert(keyword.to_owned(), value.clone());
+        Ok(())
+    }
+
+    /// A map of schemas.
+    fn members(
+        &mut self,
+        place: Place<'_, 's>,
+        out: &mut Map<String, Value>,
+    ) -> Result<(), ConstraintError> {
+        let (path, keyword) = (place.path, place.keyword);
+        let mut members = Map::new();
+        for (name, schema) in place.object()? {
+            let member = format!("{path}/{keyword}/{}", escaped(name));
+            members.insert(
+                name.clone(),
+                self.schema(schema, &member, Openness::Closed)?,
+            );
+        }
+        out.insert(keyword.to_owned(), members.into());
+        Ok(())
+    }
+
+    /// A list of schemas.
+    fn list(
+        &mut self,
+        place: Place<'_, 's>,
+        openness: Openness,
+    ) -> Result<Value, ConstraintError> {
+        let (path, keyword) = (place.path, place.keyword);
+        place
+            .array()?
+            .iter()
+            .enumerate()
+            .map(|(i, schema)| self.schema(schema, &format!("{path}/{keyword}/{i}"), openness))
+            .collect()
+    }
+
+    fn count(&mut self, n: usize) -> Result<(), ConstraintError> {
+        self.n_nodes += n;
+        if self.n_nodes > MAX_NODES {
+            return Err(too_large("values", self.n_nodes, MAX_NODES));
+        }
+        Ok(())
+    }
+}
+
+/// A keyword where it stands.
+#[derive(Clone, Copy)]
+struct Place<'p, 's> {
+    path: &'p str,
+    keyword: &'s str,
+    value: &'s Value,
+}
+
+impl<'s> Place<'_, 's> {
+    fn expected(self, expected: &'static str) -> ConstraintError {
+        ConstraintError::SchemaValue {
+            path: self.path.to_owned(),
+            keyword: self.keyword.to_owned(),
+            expected,
+        }
+    }
+
+    fn str(self) -> Result<&'s str, ConstraintError> {
+        self.value.as_str().ok_or_else(|| self.expected("a string"))
+    }
+
+    fn array(self) -> Result<&'s Vec<Value>, ConstraintError> {
+        self.value
+            .as_array()
+            .ok_or_else(|| self.expected("an array"))
+    }
+
+    fn object(self) -> Result<&'s Map<String, Value>, ConstraintError> {
+        self.value
+            .as_object()
+            .ok_or_else(|| self.expected("an object"))
+    }
+
+    /// A count; 3.0 is one, too.
+    fn count(self) -> Result<u64, ConstraintError> {
+        let count = self.value.as_u64().or_else(|| {
+            self.value
+                .as_f64()
+                .filter(|number| number.fract() == 0.0 && (0.0..=MAX_COUNT as f64).contains(number))
+                .map(|number| number as u64)
+        });
+        match count {
+            Some(count) if count <= MAX_COUNT => Ok(count),
+            Some(count) => Err(ConstraintError::TooLarge {
+                kind: "schema",
+                what: "a count",
+                found: count,
+                limit: MAX_COUNT,
+            }),
+            None => Err(self.expected("a whole number that is not negative")),
+        }
+    }
+
+    /// The JSON pointer that a reference stands for.
+    fn resolve(self, root: &Value) -> Result<String, ConstraintError> {
+        let reference = self.str()?;
+        pointer_of(root, reference).ok_or_else(|| ConstraintError::UnresolvedReference {
+            path: self.path.to_owned(),
+            reference: reference.to_owned(),
+        })
+    }
+}
+
+/// The JSON pointer of a reference into `root`; `None` where it leads out or nowhere.
+fn pointer_of(root: &Value, reference: &str) -> Option<String> {
+    let fragment = reference.strip_prefix('#')?;
+    let pointer = percent_decoded(fragment)?;
+    // Some generators write `#/` for the whole.
+    let pointer = if pointer == "/" && root.pointer("/").is_none() {
+        String::new()
+    } else {
+        pointer
+    };
+    root.pointer(&pointer).map(|_| pointer)
+}
+
+fn percent_decoded(text: &str) -> Option<String> {
+    let mut bytes = Vec::with_capacity(text.len());
+    let mut rest = text.as_bytes();
+    while let [first, after @ ..] = rest {
+        if *first == b'%' {
+            let digits = std::str::from_utf8(after.get(..2)?).ok()?;
+            bytes.push(u8::from_str_radix(digits, 16).ok()?);
+            rest = &after[2..];
+        } else {
+            bytes.push(*first);
+            rest = after;
+        }
+    }
+    String::from_utf8(bytes).ok()
+}
+
+/// An error when following references from `pointer` alone leads round in a circle.
+fn check_progress(
+    root: &Value,
+    pointer: &str,
+    place: Place<'_, '_>,
+) -> Result<(), ConstraintError> {
+    let mut seen = vec![pointer.to_owned()];
+    while let Some(next) = root
+        .pointer(&seen[seen.len() - 1])
+        .and_then(|schema| schema.get("$ref"))
+        .and_then(Value::as_str)
+        .and_then(|reference| pointer_of(root, reference))
+    {
+        if seen.contains(&next) {
+            return Err(ConstraintError::CircularReference {
+                path: place.path.to_owned(),
+                reference: place.str()?.to_owned(),
+            });
+        }
+        seen.push(next);
+        if seen.len() > MAX_DEFINITIONS {
+            return Err(too_large("definitions", seen.len(), MAX_DEFINITIONS));
+        }
+    }
+    Ok(())
+}
+
+/// Whether several parts of the schema speak about the same object.
+fn is_combination(keywords: &Map<String, Value>) -> bool {
+    let n_parts = ["allOf", "anyOf", "oneOf", "$ref"]
+        .iter()
+        .filter(|keyword| keywords.contains_key(**keyword))
+        .count();
+    let speaks_of_objects = OBJECT_KEYWORDS
+        .iter()
+        .any(|keyword| keywords.contains_key(*keyword));
+    let all_of = keywords
+        .get("allOf")
+        .and_then(Value::as_array)
+        .map_or(0, Vec::len);
+    n_parts >= 2 || n_parts == 1 && speaks_of_objects || all_of >= 2
+}
+
+fn says_what_else_there_may_be(keywords: &Map<String, Value>) -> bool {
+    keywords.contains_key("additionalProperties")
+        || keywords.get("unevaluatedProperties") == Some(&Value::Bool(true))
+}
+
+/// Forbids properties beyond those given or required.
+fn close(out: &mut Map<String, Value>) {
+    let required: Vec<String> = out
+        .get("required")
+        .and_then(Value::as_array)
+        .map(|names| {
+            names
+                .iter()
+                .filter_map(|name| name.as_str().map(str::to_owned))
+                .collect()
+        })
+        .unwrap_or_default();
+    let has_patterns = out.contains_key("patternProperties");
+    let Some(Value::Object(properties)) = out.get_mut("properties") else {
+        return;
+    };
+    if !has_patterns {
+        for name in required {
+            properties.entry(name).or_insert(Value::Bool(true));
+        }
+    }
+    out.insert("additionalProperties".to_owned(), false.into());
+}
+
+/// Adds the alternatives of `anyOf`, `oneOf` or `allOf`. Where there are alternatives already, both must hold.
+fn add_alternatives(keyword: &str, schemas: Value, out: &mut Map<String, Value>) {
+    if keyword == "allOf" {
+        let Value::Array(schemas) = schemas else {
+            return;
+        };
+        let all_of = out
+            .entry("allOf")
+            .or_insert_with(|| Value::Array(Vec::new()));
+        if let Value::Array(all_of) = all_of {
+            all_of.extend(schemas);
+        }
+    } else if out.contains_key("anyOf") {
+        add_alternatives("allOf", json!([{ "anyOf": schemas }]), out);
+    } else {
+        out.insert("anyOf".to_owned(), schemas);
+    }
+}
+
+/// Gives a schema without a type the one that its keywords are about.
+fn infer_type(out: &mut Map<String, Value>) {
+    let has_its_own = [
+        "type", "enum", "const", "allOf", "anyOf", "$ref",
+    ]
+    .iter()
+    .any(|keyword| out.contains_key(*keyword));
+    if has_its_own {
+        return;
+    }
+    for (kind, keywords) in [
+        ("object", OBJECT_KEYWORDS),
+        ("array", ARRAY_KEYWORDS),
+        ("string", STRING_KEYWORDS),
+        ("number", NUMBER_KEYWORDS),
+    ] {
+        if keywords.iter().any(|keyword| out.contains_key(*keyword)) {
+            out.insert("type".to_owned(), kind.into());
+            return;
+        }
+    }
+}
+
+fn check_type(place: Place<'_, '_>) -> Result<(), ConstraintError> {
+    let is_known = |value: &Value| value.as_str().is_some_and(|name| TYPES.contains(&name));
+    let fits = match place.value {
+        Value::Array(names) => !names.is_empty() && names.iter().all(is_known),
+        value => is_known(value),
+    };
+    if fits {
+        Ok(())
+    } else {
+        Err(place.expected(
+            "one or a list of object, array, string, number, integer, boolean and null",
+        ))
+    }
+}
+
+/// Values in a constant, itself included.
+fn count_values(value: &Value) -> usize {
+    1 + match value {
+        Value::Array(items) => items.iter().map(count_values).sum(),
+        Value::Object(members) => members.values().map(count_values).sum(),
+        _ => 0,
+    }
+}
+
+/// Constants are compared as doubles.
+fn check_integers(value: &Value, path: &str, keyword: &str) -> Result<(), ConstraintError> {
+    match value {
+        Value::Number(number) => {
+            let magnitude = number
+                .as_i64()
+                .map(i64::unsigned_abs)
+                .or_else(|| number.as_u64());
+            if magnitude.is_some_and(|magnitude| magnitude > MAX_EXACT_INTEGER) {
+                return Err(ConstraintError::SchemaValue {
+                    path: path.to_owned(),
+                    keyword: keyword.to_owned(),
+                    expected: "within ±2^53 where it is a number",
+                });
+            }
+            Ok(())
+        }
+        Value::Array(items) => items
+            .iter()
+            .try_for_each(|item| check_integers(item, path, keyword)),
+        Value::Object(members) => members
+            .values()
+            .try_for_each(|member| check_integers(member, path, keyword)),
+        _ => Ok(()),
+    }
+}
+
+/// The library recurses through definitions, one in another.
+fn check_depth(definitions: &[Value]) -> Result<(), ConstraintError> {
+    fn depth(value: &Value) -> usize {
+        1 + match value {
+            Value::Array(items) => items.iter().map(depth).max().unwrap_or(0),
+            Value::Object(members) => members.values().map(depth).max().unwrap_or(0),
+            _ => 0,
+        }
+    }
+    let depth: usize = definitions.iter().map(depth).sum();
+    if depth > MAX_DEPTH {
+        return Err(too_large("levels of all definitions", depth, MAX_DEPTH));
+    }
+    Ok(())
+}
+
+fn reference(number: usize) -> String {
+    format!("#/$defs/{number}")
+}
+
+/// A name as part of a JSON pointer.
+fn escaped(name: &str) -> String {
+    name.replace('~', "~0").replace('/', "~1")
+}
+
+fn too_large(what: &'static str, found: usize, limit: usize) -> ConstraintError {
+    ConstraintError::TooLarge {
+        kind: "schema",
+        what,
+        found: found as u64,
+        limit: limit as u64,
+    }
+}
+
+/// Bytes of a schema.
+const MAX_SCHEMA_BYTES: usize = 1 << 20;
+/// Schemas and constants in all of it. What the library compiles them to is limited as well.
+const MAX_NODES: usize = 20_000;
+/// Places that references lead to.
+const MAX_DEFINITIONS: usize = 2000;
+/// Levels of all definitions together, which bounds the library's recursion.
+const MAX_DEPTH: usize = 8000;
+/// Largest count, as everywhere in the protocols.
+const MAX_COUNT: u64 = i32::MAX as u64;
+/// Doubles tell integers apart up to here.
+const MAX_EXACT_INTEGER: u64 = 1 << 53;
+const WHITE_SPACE: &str = r"\x20|\n{1,2}[\x20\t]{0,20}";
+
+const TYPES: &[&str] = &[
+    "object", "array", "string", "number", "integer", "boolean", "null",
+];
+const OBJECT_KEYWORDS: &[&str] = &[
+    "properties",
+    "patternProperties",
+    "additionalProperties",
+    "required",
+    "minProperties",
+    "maxProperties",
+];
+const ARRAY_KEYWORDS: &[&str] = &["items", "prefixItems", "minItems", "maxItems"];
+const STRING_KEYWORDS: &[&str] = &["minLength", "maxLength", "pattern", "format"];
+const NUMBER_KEYWORDS: &[&str] = &[
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "multipleOf",
+];
+/// Keywords of the standard, of any draft, that restrict and are not enforced.
+const UNSUPPORTED: &[&str] = &[
+    "not",
+    "if",
+    "then",
+    "else",
+    "contains",
+    "minContains",
+    "maxContains",
+    "uniqueItems",
+    "propertyNames",
+    "dependencies",
+    "dependentRequired",
+    "dependentSchemas",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+    "$dynamicRef",
+    "$recursiveRef",
+];
+/// Formats that are enforced.
+const FORMATS: &[&str] = &[
+    "date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri",
+];
+const KNOWN_FORMATS: &str =
+    "date-time, time, date, duration, email, hostname, ipv4, ipv6, uuid and uri";
+/// Formats that any text, or any number, has.
+const UNCHECKED_FORMATS: &[&str] = &[
+    "password",
+    "binary",
+    "path",
+    "file-path",
+    "directory-path",
+    "float",
+    "double",
+    "int32",
+    "int64",
+];
+
+#[cfg(test)]
+mod tests;
