@@ -113,6 +113,70 @@ fn a_long_prompt_is_prefilled_in_chunks() {
 }
 
 #[test]
+fn a_prompt_is_computed_from_where_it_differs_from_the_last() {
+    let (engine, steps) = scripted_engine(pieces_script(&["Hi"]));
+    let cached = |prompt: &[TokenId]| {
+        steps.lock().unwrap().clear();
+        let stats = read(engine.generate(prompt.to_vec(), greedy()).unwrap())
+            .unwrap()
+            .1;
+        let prefilled = steps
+            .lock()
+            .unwrap()
+            .iter()
+            .filter(|step| step.0 == Phase::Prefill)
+            .map(|step| step.2)
+            .sum();
+        let prefilled: usize = prefilled;
+        assert_eq!(stats.cached_tokens + prefilled, prompt.len());
+        stats.cached_tokens
+    };
+    assert_eq!(cached(&[1, 10, 11, 12, 13, 14]), 0);
+    assert_eq!(cached(&[1, 10, 11, 12, 13, 14]), 5);
+    // What was decoded behind a prompt is not part of it.
+    assert_eq!(cached(&[1, 10, 11, 12, 13, 14, piece_token("Hi"), 15]), 6);
+    assert_eq!(cached(&[1, 10, 20, 21]), 2);
+    assert_eq!(cached(&[1, 10, 11]), 2);
+    engine.logits(vec![1, 10]).unwrap().wait().unwrap();
+    assert_eq!(cached(&[1, 10, 11]), 0);
+}
+
+#[test]
+fn a_prefix_behind_a_window_is_not_reused() {
+    let script = Script {
+        window: Some(3),
+        ..pieces_script(&["Hi", " hello", " world"])
+    };
+    let (engine, _) = scripted_engine(script);
+    let cached = |prompt: &[TokenId], max_tokens| {
+        let options = GenerateOptions {
+            max_tokens: Some(max_tokens),
+            ..greedy()
+        };
+        let generation = engine.generate(prompt.to_vec(), options).unwrap();
+        read(generation).unwrap().1.cached_tokens
+    };
+    assert_eq!(cached(&[1, 10, 11, 12], 1), 0);
+    assert_eq!(cached(&[1, 10, 11, 12, 13], 4), 4);
+    // Three more tokens were evaluated behind the five of the prompt.
+    assert_eq!(cached(&[1, 10, 11, 12, 13, 14], 1), 0);
+}
+
+#[test]
+fn a_failed_step_leaves_nothing_to_reuse() {
+    // The second chunk of the first prompt fails.
+    let script = Script {
+        fault: Some((1, Fault::Panic)),
+        ..pieces_script(&["Hi"])
+    };
+    let (engine, _) = scripted_engine(script);
+    let prompt: Vec<TokenId> = (10..19).collect();
+    assert!(read(engine.generate(prompt.clone(), greedy()).unwrap()).is_err());
+    let stats = read(engine.generate(prompt, greedy()).unwrap()).unwrap().1;
+    assert_eq!(stats.cached_tokens, 4);
+}
+
+#[test]
 fn a_stop_string_inside_a_token_cuts_it() {
     let (engine, _) = scripted_engine(pieces_script(&[" is", " not", " it"]));
     let (pieces, stats) = run(&engine, with_stop(&["ot"]));

@@ -11,6 +11,10 @@ pub(crate) trait Forward {
     /// Sizes fixed at load time.
     fn limits(&self) -> Limits;
 
+    /// True if a step may begin at `index`: everything that its first token sees is still there. Layers with a window drop what
+    /// has passed it.
+    fn can_resume_at(&self, index: usize) -> bool;
+
     /// Evaluates `step` and writes the logits asked for, `[n_outputs, vocab_size]`, to the front of `logits`. KV of earlier
     /// positions must be there; that of later ones is forgotten. Fails with an abort soon after `abort` is set.
     fn forward(

@@ -22,6 +22,7 @@ mod load_tests;
 mod loaded;
 mod memory;
 mod options;
+mod prefix;
 mod reply;
 pub mod sampling;
 mod sequence;

@@ -54,14 +54,14 @@ fn the_report_says_what_was_loaded() {
     );
     assert_eq!(
         (info.architecture.as_str(), info.n_layers, info.embed_dim),
-        ("llama", 2, 64)
+        ("llama", 2, 128)
     );
     assert_eq!(
         (info.threads, info.isa, info.kv_type),
         (1, Isa::detect(), "f16")
     );
-    // 320 tokens in whole pages, two layers, K and V, two heads of 16, two bytes.
-    assert_eq!(info.kv_bytes, 320 * 2 * 2 * 2 * 16 * 2);
+    // 320 tokens in whole pages, two layers, K and V, two heads of 32, two bytes.
+    assert_eq!(info.kv_bytes, 320 * 2 * 2 * 2 * 32 * 2);
     assert!(
         info.weight_bytes > 0
             && info.weight_bytes < info.file_bytes
@@ -134,6 +134,40 @@ fn results_do_not_depend_on_threads_mapping_or_what_ran_before() {
             other.logits(prompt.clone()).unwrap().wait().unwrap(),
             expected_logits
         );
+    }
+}
+
+#[test]
+fn a_reused_prefix_changes_no_bit() {
+    let file = tiny_model(1200);
+    let options = LoadOptions {
+        threads: Some(2),
+        ..LoadOptions::default()
+    };
+    let (reused, fresh) = (
+        Engine::load(&file.0, &options).unwrap(),
+        Engine::load(&file.0, &options).unwrap(),
+    );
+    let prompt = prompt(600);
+    let first_logprobs = |engine: &Engine, prompt: &[TokenId]| {
+        let options = GenerateOptions {
+            logprobs: Some(100),
+            ..greedy(1)
+        };
+        let mut generation = engine.generate(prompt.to_vec(), options).unwrap();
+        let piece = generation.next_piece().unwrap();
+        while generation.next_piece().unwrap().is_some() {}
+        (
+            piece.unwrap().logprobs,
+            generation.stats(Duration::ZERO).cached_tokens,
+        )
+    };
+    generated(&reused, &prompt[..523], greedy(30));
+    for n in [600, 600, 530, 524] {
+        let (logprobs, n_cached) = first_logprobs(&reused, &prompt[..n]);
+        assert!(n_cached >= 523, "{n_cached} of {n}");
+        fresh.logits(vec![BOS]).unwrap().wait().unwrap(); // forgets its prefix
+        assert_eq!((logprobs, 0), first_logprobs(&fresh, &prompt[..n]));
     }
 }
 

@@ -3,7 +3,7 @@
 
 use std::sync::atomic::AtomicBool;
 
-use rsllm_model::{Model, PageTable, Step, StepInput, StepSequence, Wanted, PAGE_LEN};
+use rsllm_model::{Model, PAGE_LEN, PageTable, Step, StepInput, StepSequence, Wanted};
 
 use crate::error::EngineError;
 use crate::forward::{Forward, Limits, Outputs, Phase, SequenceStep};
@@ -40,7 +40,10 @@ impl Forward for LoadedModel {
     }
 
     fn can_resume_at(&self, index: usize) -> bool {
-        let sees = self.model.window().map_or(0, |window| (index + 1).saturating_sub(window));
+        let sees = self
+            .model
+            .window()
+            .map_or(0, |window| (index + 1).saturating_sub(window));
         self.n_passed <= sees || self.n_passed == 0
     }
 

@@ -8,6 +8,7 @@ use crate::constraint::Constraint;
 use crate::error::EngineError;
 use crate::forward::{Forward, Outputs, Phase, SequenceStep};
 use crate::generation::{FinishReason, Piece};
+use crate::prefix::PrefilledPrefix;
 use crate::sampling::Sampler;
 use crate::text::TextStream;
 
@@ -75,24 +76,37 @@ impl<'t> Sequence<'t> {
         }
     }
 
-    /// Evaluates the prompt, chunk by chunk; leaves the logits of its last token in the front of `logits`.
+    /// Evaluates the prompt, chunk by chunk, but for what `prefix` says is there; leaves the logits of its last token in the
+    /// front of `logits`. Returns how many tokens were there.
     pub(crate) fn prefill(
         &mut self,
         model: &mut impl Forward,
+        prefix: &mut PrefilledPrefix,
         logits: &mut [f32],
         abort: &AtomicBool,
-    ) -> Result<(), EngineError> {
+    ) -> Result<usize, EngineError> {
         let max_rows = model.limits().max_rows;
+        let n_shared = prefix.shared_with(&self.ids[..self.n_prompt]);
+        let n_cached = if model.can_resume_at(n_shared) {
+            n_shared
+        } else {
+            0
+        };
+        // From here on a failing step leaves the positions behind undefined.
+        prefix.truncate(n_cached);
+        self.n_evaluated = n_cached;
         while self.n_evaluated < self.n_prompt {
-            let end = self.n_prompt.min(self.n_evaluated + max_rows);
+            let start = self.n_evaluated;
+            let end = self.n_prompt.min(start + max_rows);
             let outputs = if end == self.n_prompt {
                 Outputs::Last
             } else {
                 Outputs::None
             };
             self.evaluate(end, Phase::Prefill, outputs, model, logits, abort)?;
+            prefix.extend(&self.ids[start..end]);
         }
-        Ok(())
+        Ok(n_cached)
     }
 
     /// Evaluates the last token.

@@ -103,7 +103,9 @@ impl Forward for ScriptedModel {
     }
 
     fn can_resume_at(&self, index: usize) -> bool {
-        self.script.window.is_none_or(|window| index + window > self.end)
+        self.script
+            .window
+            .is_none_or(|window| index + window > self.end)
     }
 
     fn forward(
@@ -227,7 +229,8 @@ impl Drop for TempFile {
 /// A two-layer llama of seeded random F32 weights over [`vocabulary`]: a few hundred kilobytes.
 pub(crate) fn tiny_model(context: u32) -> TempFile {
     static COUNT: AtomicU32 = AtomicU32::new(0);
-    let (embed_dim, ffn_dim, n_heads, n_kv_heads, n_layers) = (128_u64, 96_u64, 4_u64, 2_u64, 2_u32);
+    let (embed_dim, ffn_dim, n_heads, n_kv_heads, n_layers) =
+        (128_u64, 96_u64, 4_u64, 2_u64, 2_u32);
     let kv_dim = embed_dim / n_heads * n_kv_heads;
     let mut metadata = vocabulary();
     metadata.insert("llama.block_count", n_layers);

@@ -15,6 +15,7 @@ use crate::constraint::Constraint;
 use crate::error::EngineError;
 use crate::forward::{Forward, Outputs, Phase, SequenceStep};
 use crate::generation::{Event, FinishReason, GenerationStats, nanoseconds};
+use crate::prefix::PrefilledPrefix;
 use crate::sampling::Sampler;
 use crate::sequence::{Sequence, SequenceParts};
 use crate::stop::StopMatcher;
@@ -88,6 +89,8 @@ pub(crate) struct Worker<M> {
     pub(crate) end_tokens: Vec<TokenId>,
     /// `[max_outputs, vocab_size]`.
     pub(crate) logits: Vec<f32>,
+    /// What the last prompt left in the pages.
+    pub(crate) prefix: PrefilledPrefix,
     pub(crate) control: Arc<Control>,
 }
 
@@ -216,10 +219,11 @@ impl<M: Forward> Worker<M> {
             constraint,
             text: TextStream::new(self.tokenizer.stream_decoder(), stop),
         });
-        let prefilled = sequence.prefill(&mut self.model, &mut self.logits, &abort);
+        let prefilled =
+            sequence.prefill(&mut self.model, &mut self.prefix, &mut self.logits, &abort);
         let decode_start = Instant::now();
         stats.prefill_ns = nanoseconds(decode_start - started);
-        prefilled?;
+        stats.cached_tokens = prefilled?;
         if sequence.is_over_before_it_starts() {
             return Ok(FinishReason::Length);
         }
@@ -254,6 +258,7 @@ impl<M: Forward> Worker<M> {
 
     /// `[n_ids, vocab_size]`.
     fn all_logits(&mut self, job: &LogitsJob) -> Result<Vec<f32>, EngineError> {
+        self.prefix.truncate(0);
         let limits = self.model.limits();
         let mut all = Vec::with_capacity(job.ids.len() * limits.vocab_size);
         let mut first_index = 0;
@@ -282,6 +287,7 @@ impl<M: Forward> Worker<M> {
     }
 
     fn bench(&mut self, job: &BenchJob) -> Result<BenchTimes, EngineError> {
+        self.prefix.truncate(0);
         let vocab_size = self.model.limits().vocab_size;
         // Any tokens do; these are spread over the vocabulary, so that embedding rows and experts vary.
         let ids: Vec<TokenId> = (0..job.depth + job.n_prompt.max(job.n_generate))
