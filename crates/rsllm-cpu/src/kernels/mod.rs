@@ -25,7 +25,7 @@ use elementwise::Elementwise;
 /// # Safety
 /// The processor has the features of the table the kernel is in, and the lengths agree:
 /// `rows.len() == n_rows * row_bytes`, `out.len() == n_rows * n_columns`, `x.len()` is a multiple of `n_columns`, and a
-/// row's values fit in `256 * x.len() / n_columns`. [`Kernels::dot_rows`] checks both.
+/// row's values fit in `256 * x.len() / n_columns`. `bench_support::dot_rows` shows how to check both.
 pub(crate) type DotRows = unsafe fn(&[u8], usize, &[ActivationBlock], usize, &mut [f32]);
 
 /// Dots of F32, F16 or BF16 weight rows with f32 activations, for decode: as [`DotRows`] with `x`

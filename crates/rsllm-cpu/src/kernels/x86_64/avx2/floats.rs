@@ -32,13 +32,6 @@ pub(super) fn dot_bf16(
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn unpack_f32(blocks: &[u8], out: &mut [f32]) {
-    unpack::<32>(blocks, out, |bytes| {
-        _mm256_castsi256_ps(load256::<0, _>(bytes))
-    });
-}
-
-#[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn unpack_f16(blocks: &[u8], out: &mut [f32]) {
     unpack::<16>(blocks, out, |bytes| _mm256_cvtph_ps(load128::<0, _>(bytes)));
 }

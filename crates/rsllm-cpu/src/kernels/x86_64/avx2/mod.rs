@@ -36,7 +36,6 @@ pub(crate) const AVX2: Kernels = Kernels {
     dot_f32: floats::dot_f32,
     dot_f16: floats::dot_f16,
     dot_bf16: floats::dot_bf16,
-    unpack_f32: floats::unpack_f32,
     unpack_f16: floats::unpack_f16,
     unpack_bf16: floats::unpack_bf16,
     unpack_q4_0: q4_0::unpack,

@@ -100,8 +100,8 @@ pub(super) fn spread_sixteen(scales: __m256i) -> [__m256i; 8] {
     let high = _mm256_permute4x64_epi64::<0b11_10_11_10>(scales);
     let pick = |scales: __m256i, g: i16| {
         // Bytes 4g and 4g + 1 everywhere in the lower half, 4g + 2 and 4g + 3 in the upper.
-        let lower = _mm_set1_epi16((4 * g + 1) << 8 | 4 * g);
-        let upper = _mm_set1_epi16((4 * g + 3) << 8 | (4 * g + 2));
+        let lower = _mm_set1_epi16(((4 * g + 1) << 8) | (4 * g));
+        let upper = _mm_set1_epi16(((4 * g + 3) << 8) | (4 * g + 2));
         _mm256_shuffle_epi8(scales, _mm256_set_m128i(upper, lower))
     };
     [

@@ -47,6 +47,10 @@ const PREFETCH_BYTES: usize = 4096;
 /// Asks for every cache line [`PREFETCH_BYTES`] behind `src`. A line left out would cost a whole memory latency.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
+#[allow(
+    unused_unsafe,
+    reason = "later versions of Rust than the oldest supported one declare prefetches safe"
+)]
 pub(super) fn prefetch_behind<T>(src: &T) {
     let start = std::ptr::from_ref(src)
         .cast::<i8>()

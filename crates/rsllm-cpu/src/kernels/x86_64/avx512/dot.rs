@@ -308,8 +308,8 @@ fn add_products<U: Pod, const N: usize, const R: usize, const C: usize>(
     }
     let mut acc = *results;
     for i in 0..n {
-        for r in 0..R {
-            prefetch_behind(&units[r][i]);
+        for units in &units {
+            prefetch_behind(&units[i]);
         }
         // The side that stays in registers is the one with more reuse.
         if C == 1 {

@@ -32,13 +32,6 @@ pub(super) fn dot_bf16(
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(super) fn unpack_f32(blocks: &[u8], out: &mut [f32]) {
-    unpack::<64>(blocks, out, |bytes| {
-        _mm512_castsi512_ps(load512::<0, _>(bytes))
-    });
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(super) fn unpack_f16(blocks: &[u8], out: &mut [f32]) {
     unpack::<32>(blocks, out, |bytes| _mm512_cvtph_ps(load256::<0, _>(bytes)));
 }

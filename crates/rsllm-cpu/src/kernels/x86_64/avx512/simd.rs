@@ -55,6 +55,10 @@ const PREFETCH_BYTES: usize = 4096;
 /// Asks for every cache line [`PREFETCH_BYTES`] behind `src`. A line left out would cost a whole memory latency.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+#[allow(
+    unused_unsafe,
+    reason = "later versions of Rust than the oldest supported one declare prefetches safe"
+)]
 pub(super) fn prefetch_behind<T>(src: &T) {
     let start = std::ptr::from_ref(src)
         .cast::<i8>()
