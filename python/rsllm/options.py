@@ -39,6 +39,7 @@ class GenerateOptions(TypedDict, total=False):
     stop: str | Iterable[str]
     logprobs: int | bool | None
     ignore_eos: bool
+    logit_bias: Mapping[int | str, float]
     schema: Any
     regex: str | None
     grammar: str | None
@@ -66,16 +67,12 @@ def validate(options: Mapping[str, Any]) -> dict[str, Any]:
     >>> validate({"temperature": 0, "stop": "\\n"})["stop"]
     ['\\n']
     """
-    for name, value in options.items():
-        if name in _CONSTRAINTS:
-            if value is not None:
-                raise OptionError(
-                    f"option {name} is not supported yet: constrained output has not landed in this version",
-                    name=name,
-                    hint="ask for the format in the prompt and check the text",
-                )
-        elif name not in OPTIONS:
+    for name in options:
+        if name not in OPTIONS:
             raise unknown_option(name)
+    constraints = [name for name in _CONSTRAINTS if options.get(name) is not None]
+    if len(constraints) > 1:
+        raise OptionError(f"options {' and '.join(constraints)} exclude each other", name=constraints[1])
     return {
         name: option.check(option, options[name]) if name in options else option.check(option, option.default)
         for name, option in OPTIONS.items()
@@ -108,7 +105,7 @@ def unknown_option(name: str, known: Iterable[str] | None = None) -> OptionError
     """The error for a name that does not exist, with the closest that does."""
     import difflib
 
-    names = [*OPTIONS, *_CONSTRAINTS] if known is None else list(known)
+    names = list(OPTIONS) if known is None else list(known)
     close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     renamed = OLLAMA_NAMES.get(name)
     suggestion = renamed if renamed in names else close[0] if close else None
@@ -173,6 +170,59 @@ def _logprobs(option: Option, value: Any) -> int | None:
         return 0
     number: int = _integer(0, TOP_LOGPROBS_LIMIT)(option, value)
     return number
+
+
+def _logit_bias(option: Option, value: Any) -> list[tuple[int | str, float]]:
+    """Pairs of a token id, or a text all of whose tokens are meant, and what is added to its score; False bans."""
+    if not isinstance(value, Mapping):
+        raise option.error(value)
+    biases: list[tuple[int | str, float]] = []
+    for token, bias in value.items():
+        number = -math.inf if bias is False else bias
+        if isinstance(token, bool) or isinstance(number, (bool, str, bytes)):
+            raise option.error(value)
+        try:
+            key = token if isinstance(token, str) else int(token.__index__())
+            number = float(number)
+        except (AttributeError, TypeError, ValueError, OverflowError):
+            raise option.error(value) from None
+        if math.isnan(number) or number == math.inf or key == "" or isinstance(key, int) and not 0 <= key < 2**32:
+            raise option.error(value)
+        biases.append((key, number))
+    return biases
+
+
+def _schema(option: Option, value: Any) -> str | None:
+    """A JSON schema as text; "json" stands for any object."""
+    import json
+
+    if value is None or isinstance(value, str):
+        return value
+    make = getattr(value, "model_json_schema", None)  # pydantic's name for it
+    if callable(make):
+        value = make()
+    if not isinstance(value, Mapping):
+        raise option.error(value)
+    try:
+        return json.dumps(value if isinstance(value, dict) else dict(value), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise OptionError(f"option schema is no JSON: {error}", name=option.name) from error
+
+
+def _text(option: Option, value: Any) -> str | None:
+    if value is not None and not isinstance(value, str):
+        raise option.error(value)
+    return value
+
+
+def _parse_logit_bias(text: str) -> dict[int | str, float]:
+    import json
+
+    biases = json.loads(text)  # its error is a ValueError
+    if not isinstance(biases, dict):
+        raise ValueError(text)
+    # JSON has no other keys than texts; digits are an id, as in every protocol.
+    return {int(key) if key.isdecimal() else key: bias for key, bias in biases.items()}
 
 
 def _parse_bool(text: str) -> bool:
@@ -299,6 +349,38 @@ _TABLE = (
         "True or False",
         _boolean,
         _parse_bool,
+    ),
+    Option(
+        "logit_bias",
+        {},
+        "added to the scores of tokens, given by id or text",
+        "a dict from token ids or texts to numbers below infinity, or to False",
+        _logit_bias,
+        _parse_logit_bias,
+    ),
+    Option(
+        "schema",
+        None,
+        "the text is JSON valid under this JSON schema",
+        'None, "json", a JSON schema as a dict or a text, or a class with model_json_schema()',
+        _schema,
+        str,
+    ),
+    Option(
+        "regex",
+        None,
+        "the text matches this regular expression from beginning to end",
+        "None or a text",
+        _text,
+        str,
+    ),
+    Option(
+        "grammar",
+        None,
+        "the text obeys this grammar, in GBNF or llguidance's Lark",
+        "None or a text",
+        _text,
+        str,
     ),
 )
 

@@ -80,10 +80,37 @@ def test_an_unknown_name_like_no_other_lists_them_all() -> None:
 
 
 @pytest.mark.parametrize("name", ["schema", "regex", "grammar"])
-def test_constraints_are_refused_and_not_ignored(name: str) -> None:
+def test_constraints_are_texts_and_exclude_each_other(name: str) -> None:
     assert validate({name: None}) == validate({})
-    with pytest.raises(OptionError, match=f"option {name} is not supported yet"):
-        validate({name: "x"})
+    assert validate({name: "x"})[name] == "x"
+    with pytest.raises(OptionError, match=f"option {name} must be"):
+        validate({name: 5})
+    with pytest.raises(OptionError, match="exclude each other"):
+        validate({"schema": "{}", "regex": "x", "grammar": None} if name != "grammar" else {"regex": "", "grammar": ""})
+
+
+def test_a_schema_may_be_a_dict_or_a_class_that_makes_one() -> None:
+    class Person:
+        @classmethod
+        def model_json_schema(cls) -> dict[str, Any]:
+            return {"type": "object", "properties": {"name": {}, "age": {}}}
+
+    assert validate({"schema": Person})["schema"] == validate({"schema": Person.model_json_schema()})["schema"]
+    assert validate({"schema": {"enum": [1, "é"]}})["schema"] == '{"enum": [1, "\\u00e9"]}'
+    recursive: dict[str, Any] = {}
+    recursive["items"] = recursive
+    for wrong in ({"enum": {1, 2}}, {"minimum": math.nan}, recursive):
+        with pytest.raises(OptionError, match="option schema is no JSON"):
+            validate({"schema": wrong})
+
+
+def test_biases_go_by_id_or_text_and_false_bans() -> None:
+    checked = validate({"logit_bias": {5: 1, "no": -2.5, numpy.int64(7): False}})["logit_bias"]
+    assert checked == [(5, 1.0), ("no", -2.5), (7, -math.inf)]
+    assert parse_option("logit_bias", '{"12": -1, "x": 2}') == ("logit_bias", [(12, -1.0), ("x", 2.0)])
+    for wrong in ({5: math.nan}, {5: math.inf}, {5: True}, {-1: 1}, {"": 1}, {1.5: 1}, {True: 1}, {5: "1"}, [5]):
+        with pytest.raises(OptionError, match="option logit_bias must be"):
+            validate({"logit_bias": wrong})
 
 
 def test_values_are_taken_from_numpy_and_int_for_float() -> None:

@@ -3,8 +3,9 @@
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict};
-use rsllm_engine::GenerateOptions;
+use rsllm_engine::constraint::ConstraintSpec;
 use rsllm_engine::sampling::{MAX_COUNT, OptionError, RepeatWindow};
+use rsllm_engine::{GenerateOptions, TokenId};
 
 use crate::errors::{option_error, unknown_option_error};
 
@@ -44,8 +45,40 @@ fn set_option(
         "stop" => options.stop = value.texts("stop")?,
         "logprobs" => options.logprobs = value.optional_count("logprobs")?,
         "ignore_eos" => options.ignore_eos = value.switch("ignore_eos")?,
+        "logit_bias" => sampling.logit_bias = value.biases()?,
+        "schema" => set_constraint(options, &value, "schema", |text| {
+            if text == "json" {
+                ConstraintSpec::Json
+            } else {
+                ConstraintSpec::JsonSchema(text)
+            }
+        })?,
+        "regex" => set_constraint(options, &value, "regex", ConstraintSpec::Regex)?,
+        "grammar" => set_constraint(options, &value, "grammar", ConstraintSpec::grammar)?,
         _ => return Err(unknown_option_error(py, name)),
     }
+    Ok(())
+}
+
+/// Sets the constraint unless the value is `None`. There can be one.
+fn set_constraint(
+    options: &mut GenerateOptions,
+    value: &OptionValue<'_, '_>,
+    name: &'static str,
+    spec: impl FnOnce(String) -> ConstraintSpec,
+) -> PyResult<()> {
+    if value.value.is_none() {
+        return Ok(());
+    }
+    let text = value
+        .value
+        .extract()
+        .map_err(|_| value.wrong(name, "None or a str"))?;
+    if options.constraint.is_some() {
+        let error = OptionError::new(name, "the only one of schema, regex and grammar", text);
+        return Err(option_error(value.py, &error));
+    }
+    options.constraint = Some(spec(text));
     Ok(())
 }
 
@@ -122,6 +155,17 @@ impl OptionValue<'_, '_> {
         self.value
             .extract()
             .map_err(|_| self.wrong(name, "True or False"))
+    }
+
+    fn biases(&self) -> PyResult<Vec<(TokenId, f32)>> {
+        let biases: Vec<(TokenId, f64)> = self
+            .value
+            .extract()
+            .map_err(|_| self.wrong("logit_bias", "a list of pairs of a token id and a number"))?;
+        Ok(biases
+            .into_iter()
+            .map(|(id, bias)| (id, bias as f32))
+            .collect())
     }
 
     /// `True` is a number to Python, but not meant as one.
