@@ -10,11 +10,13 @@ use rsllm_gguf::{Metadata, StringArray};
 
 use crate::TokenId;
 use crate::byte_map::byte_to_char;
+use crate::cache::Scratch;
 use crate::error::TokenizerError;
 use crate::hash::{Merge, MergeTable};
 use crate::merge::{Merger, Symbol};
 use crate::pretokenizer::{Flags, PreTokenizer};
-use crate::vocabulary::Vocabulary;
+use crate::vocabulary::{MAX_TOKENS, Vocabulary};
+use crate::words::{SPACE, WordBreaks};
 
 /// The merges of a vocabulary and how its pieces are cut.
 #[derive(Debug)]
@@ -27,15 +29,8 @@ pub(crate) struct Bpe {
     byte_tokens: [Option<TokenId>; 256],
     /// Texts that merges speak of but that are no tokens, numbered from the vocabulary size on.
     extra_symbols: HashMap<Vec<u8>, u32>,
-    /// Whether no merge joins a text with a space (U+2581) that follows it: then lines are cut there, and stay short.
-    words_are_apart: bool,
-}
-
-/// Memory reused from piece to piece.
-#[derive(Debug, Default)]
-pub(crate) struct Scratch {
-    merger: Merger,
-    text: String,
+    /// For character vocabularies: where lines are cut before merging.
+    breaks: WordBreaks,
 }
 
 impl Bpe {
@@ -55,10 +50,15 @@ impl Bpe {
                 });
             }
         };
-        let mut builder = Builder::new(vocabulary, merges.len());
-        for (index, merge) in merges.iter().enumerate() {
-            builder.add(index, merge)?;
+        if merges.len() > MAX_MERGES {
+            return Err(TokenizerError::TooLarge {
+                key: MERGES_KEY,
+                found: format!("{} merges", merges.len()),
+                limit: MAX_MERGES as u64,
+            });
         }
+        let mut builder = Builder::new(vocabulary, merges.len());
+        builder.add_all(merges)?;
         let raw = pre_tokenizer.flags.raw;
         let mut byte_symbols = [NO_SYMBOL; 256];
         let mut byte_tokens = [None; 256];
@@ -76,7 +76,7 @@ impl Bpe {
         }
         Ok(Self {
             pre_tokenizer,
-            words_are_apart: builder.words_are_apart,
+            breaks: builder.breaks,
             merges: builder.merges,
             extra_symbols: builder.extra_symbols,
             byte_symbols,
@@ -92,11 +92,22 @@ impl Bpe {
         scratch: &mut Scratch,
         out: &mut Vec<TokenId>,
     ) {
+        let Scratch {
+            merger,
+            text: line,
+            cache,
+        } = scratch;
         self.pre_tokenizer.split(text, &mut |piece| {
             if self.flags().raw {
-                self.encode_line(vocabulary, piece, scratch, out);
+                self.encode_line(piece, line, |word| {
+                    cache.get_or_encode(word, out, |out| {
+                        self.encode_characters(vocabulary, word, merger, out)
+                    });
+                });
             } else {
-                self.encode_bytes(vocabulary, piece, scratch, out);
+                cache.get_or_encode(piece, out, |out| {
+                    self.encode_bytes(vocabulary, piece, line, merger, out)
+                });
             }
         });
     }
@@ -110,54 +121,43 @@ impl Bpe {
         &self,
         vocabulary: &Vocabulary,
         piece: &str,
-        scratch: &mut Scratch,
+        printable: &mut String,
+        merger: &mut Merger,
         out: &mut Vec<TokenId>,
     ) {
         if self.flags().ignore_merges {
-            scratch.text.clear();
-            scratch.text.extend(piece.bytes().map(byte_to_char));
-            if let Some(id) = vocabulary.text_token(scratch.text.as_bytes()) {
+            printable.clear();
+            printable.extend(piece.bytes().map(byte_to_char));
+            if let Some(id) = vocabulary.text_token(printable.as_bytes()) {
                 out.push(id);
                 return;
             }
         }
-        let symbols = &mut scratch.merger.symbols;
-        symbols.clear();
-        symbols.extend(piece.bytes().enumerate().map(|(start, byte)| Symbol {
-            id: self.byte_symbols[usize::from(byte)],
-            start,
-            len: 1,
-        }));
-        self.merge_and_emit(vocabulary, piece, &mut scratch.merger, out);
+        merger.symbols.clear();
+        merger
+            .symbols
+            .extend(piece.bytes().enumerate().map(|(start, byte)| Symbol {
+                id: self.byte_symbols[usize::from(byte)],
+                start,
+                len: 1,
+            }));
+        self.merge_and_emit(vocabulary, piece, merger, out);
     }
 
-    /// A line, or a run of line feeds, of a character vocabulary.
-    fn encode_line(
-        &self,
-        vocabulary: &Vocabulary,
-        line: &str,
-        scratch: &mut Scratch,
-        out: &mut Vec<TokenId>,
-    ) {
-        let mut text = std::mem::take(&mut scratch.text);
-        text.clear();
+    /// A line, or a run of line feeds, of a character vocabulary, word by word.
+    fn encode_line(&self, line: &str, escaped: &mut String, encode: impl FnMut(&str)) {
+        escaped.clear();
         if self.flags().escape_spaces {
-            text.extend(line.chars().map(|c| if c == ' ' { SPACE } else { c }));
+            escaped.extend(line.chars().map(|c| if c == ' ' { SPACE } else { c }));
         } else {
-            text.push_str(line);
+            escaped.push_str(line);
         }
-        let whole = self.flags().ignore_merges
-            || (self.flags().whole_newline_runs && text.starts_with('\n'));
-        if let Some(id) = vocabulary.text_token(text.as_bytes()).filter(|_| whole) {
-            out.push(id);
-        } else if self.words_are_apart {
-            for word in split_before_spaces(&text) {
-                self.encode_characters(vocabulary, word, &mut scratch.merger, out);
-            }
-        } else {
-            self.encode_characters(vocabulary, &text, &mut scratch.merger, out);
-        }
-        scratch.text = text;
+        self.breaks.words(escaped).for_each(encode);
+    }
+
+    /// Whether a piece of a character vocabulary is looked up as it is before it is merged.
+    fn may_be_whole(&self, piece: &str) -> bool {
+        self.flags().whole_newline_runs && piece.starts_with('\n')
     }
 
     fn encode_characters(
@@ -167,6 +167,12 @@ impl Bpe {
         merger: &mut Merger,
         out: &mut Vec<TokenId>,
     ) {
+        if self.may_be_whole(text)
+            && let Some(id) = vocabulary.text_token(text.as_bytes())
+        {
+            out.push(id);
+            return;
+        }
         merger.symbols.clear();
         merger.symbols.extend(text.char_indices().map(|(start, c)| {
             let len = c.len_utf8();
@@ -203,31 +209,16 @@ impl Bpe {
     }
 }
 
-/// Cuts before each U+2581 that follows another character.
-pub(crate) fn split_before_spaces(text: &str) -> impl Iterator<Item = &str> {
-    let mut rest = text;
-    std::iter::from_fn(move || {
-        if rest.is_empty() {
-            return None;
-        }
-        let spaces = rest.len() - rest.trim_start_matches(SPACE).len();
-        let end = rest[spaces..]
-            .find(SPACE)
-            .map_or(rest.len(), |index| spaces + index);
-        let (word, after) = rest.split_at(end);
-        rest = after;
-        Some(word)
-    })
-}
-
 /// The table under construction.
 struct Builder<'v> {
     vocabulary: &'v Vocabulary,
     merges: MergeTable,
     extra_symbols: HashMap<Vec<u8>, u32>,
-    words_are_apart: bool,
+    breaks: WordBreaks,
     /// Both texts of a merge in one.
     joined: Vec<u8>,
+    /// What the merge before gave.
+    last_merged: u32,
 }
 
 impl<'v> Builder<'v> {
@@ -236,50 +227,66 @@ impl<'v> Builder<'v> {
             vocabulary,
             merges: MergeTable::with_capacity(n_merges),
             extra_symbols: HashMap::new(),
-            words_are_apart: true,
+            breaks: WordBreaks::default(),
             joined: Vec::new(),
+            last_merged: 0,
         }
     }
 
-    fn add(&mut self, index: usize, merge: &[u8]) -> Result<(), TokenizerError> {
-        // The left text may itself begin with a space.
-        let space = merge
-            .iter()
-            .skip(1)
-            .position(|&byte| byte == b' ')
-            .map(|at| at + 1);
-        let Some((left, right)) = space
-            .map(|at| (&merge[..at], &merge[at + 1..]))
-            .filter(|(_, right)| !right.is_empty())
-        else {
-            return Err(TokenizerError::BadMerge {
-                index,
-                merge: described(merge),
-            });
-        };
+    /// Adds the merges batch by batch. What a merge needs lies all over the vocabulary and the table, and waiting for
+    /// memory takes most of the time; looking at all places of a batch first lets the processor wait for them at once.
+    fn add_all(&mut self, merges: &StringArray) -> Result<(), TokenizerError> {
+        let mut texts = Vec::with_capacity(BATCH);
+        let mut resolved = Vec::with_capacity(BATCH);
+        let mut merges = merges.iter().enumerate();
+        loop {
+            texts.clear();
+            let mut touched = 0;
+            for (index, merge) in merges.by_ref().take(BATCH) {
+                let Some((left, right)) = split_merge(merge) else {
+                    return Err(TokenizerError::BadMerge {
+                        index,
+                        merge: described(merge),
+                    });
+                };
+                touched ^= self.vocabulary.touch(left) ^ self.vocabulary.touch(right);
+                texts.push((index as u32, left, right));
+            }
+            if texts.is_empty() {
+                return Ok(());
+            }
+            std::hint::black_box(touched);
+
+            resolved.clear();
+            for &(rank, left, right) in &texts {
+                if let Some(merged) = self.merged(left, right) {
+                    let (left, right) = (self.symbol(left), self.symbol(right));
+                    touched ^= self.merges.touch(left, right);
+                    resolved.push((left, right, Merge { rank, merged }));
+                }
+            }
+            std::hint::black_box(touched);
+            for &(left, right, merge) in &resolved {
+                self.merges.insert(left, right, merge);
+            }
+        }
+    }
+
+    /// The symbol that two texts give; `None` if it is a token that text alone must not yield.
+    fn merged(&mut self, left: &[u8], right: &[u8]) -> Option<u32> {
+        self.breaks.add_merge(left, right);
         self.joined.clear();
         self.joined.extend_from_slice(left);
         self.joined.extend_from_slice(right);
-        if right.starts_with(SPACE_BYTES) && !left.ends_with(SPACE_BYTES) {
-            self.words_are_apart = false;
-        }
-        let merged = match self.vocabulary.id_of(&self.joined) {
-            // Text alone must not yield such a token, so no merge may.
-            Some(id) if self.vocabulary.kind(id).is_protocol() => return Ok(()),
+        // Vocabularies list tokens in the order of the merges that give them, often several merges a token.
+        let guesses = [self.last_merged, self.last_merged + 1];
+        let merged = match self.vocabulary.id_of_with_guesses(&self.joined, guesses) {
+            Some(id) if self.vocabulary.kind(id).is_protocol() => return None,
             Some(id) => id,
             None => self.extra_symbol(self.joined.clone()),
         };
-        let left = self.symbol(left);
-        let right = self.symbol(right);
-        self.merges.insert(
-            left,
-            right,
-            Merge {
-                rank: index as u32,
-                merged,
-            },
-        );
-        Ok(())
+        self.last_merged = merged;
+        Some(merged)
     }
 
     fn symbol(&mut self, text: &[u8]) -> u32 {
@@ -294,6 +301,13 @@ impl<'v> Builder<'v> {
     }
 }
 
+/// The two texts of a merge, which the first space parts that does not begin it.
+fn split_merge(merge: &[u8]) -> Option<(&[u8], &[u8])> {
+    let space = 1 + merge.iter().skip(1).position(|&byte| byte == b' ')?;
+    let (left, right) = (&merge[..space], &merge[space + 1..]);
+    (!right.is_empty()).then_some((left, right))
+}
+
 fn described(merge: &[u8]) -> String {
     let cut = &merge[..merge.len().min(DESCRIBED_BYTES)];
     let ellipsis = if cut.len() < merge.len() { "…" } else { "" };
@@ -302,7 +316,8 @@ fn described(merge: &[u8]) -> String {
 
 /// A symbol of no token and no merge.
 const NO_SYMBOL: u32 = u32::MAX - 1;
-pub(crate) const SPACE: char = '\u{2581}';
-const SPACE_BYTES: &[u8] = "\u{2581}".as_bytes();
 const MERGES_KEY: &str = "tokenizer.ggml.merges";
+/// With [`MAX_TOKENS`], keeps the numbers of all symbols below [`NO_SYMBOL`]: a merge names at most three texts.
+const MAX_MERGES: usize = MAX_TOKENS / 2;
+const BATCH: usize = 64;
 const DESCRIBED_BYTES: usize = 40;

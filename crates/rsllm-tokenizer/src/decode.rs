@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use crate::TokenId;
-use crate::bpe::SPACE;
 use crate::byte_map::char_to_byte;
 use crate::settings::Algorithm;
 use crate::tokenizer::Inner;
 use crate::vocabulary::{TokenKind, named_byte};
+use crate::words::SPACE;
 
 /// What decoding shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

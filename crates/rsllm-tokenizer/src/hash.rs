@@ -8,47 +8,99 @@ use rsllm_gguf::StringArray;
 use crate::TokenId;
 
 /// Text → id over the texts of a vocabulary, which stay where they are. Of equal texts the last id wins.
+///
+/// Most tokens are short; a text of up to eight bytes is its own key, and finding it touches one cache line.
 #[derive(Debug)]
 pub(crate) struct TextIndex {
-    /// High half: upper bits of the hash, low half: id. A power of two in number.
-    slots: Vec<u64>,
+    /// A power of two in number.
+    slots: Vec<TextSlot>,
+    has_equals: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct TextSlot {
+    /// The bytes of a text of up to eight, the hash of a longer one.
+    key: u64,
+    len: u32,
+    id: TokenId,
 }
 
 impl TextIndex {
     /// Indexes all of `texts`; there are fewer than 2³¹.
     pub(crate) fn new(texts: &StringArray) -> Self {
+        let empty = TextSlot {
+            key: 0,
+            len: 0,
+            id: NO_TOKEN,
+        };
         let mut index = Self {
-            slots: vec![EMPTY_TEXT; table_len(texts.len())],
+            slots: vec![empty; table_len(texts.len())],
+            has_equals: false,
         };
         for (id, text) in texts.iter().enumerate() {
-            let hash = hash_bytes(text);
-            let slot = index.find(texts, text, hash).unwrap_or_else(|free| free);
-            index.slots[slot] = (hash & TAG) | id as u64;
+            let key = text_key(text);
+            let slot = index.find(texts, text, key);
+            index.has_equals |= index.slots[slot].id != NO_TOKEN;
+            index.slots[slot] = TextSlot {
+                key,
+                len: text.len() as u32,
+                id: id as TokenId,
+            };
         }
         index
     }
 
     /// The id of the token with exactly this text.
     pub(crate) fn get(&self, texts: &StringArray, text: &[u8]) -> Option<TokenId> {
-        let slot = self.find(texts, text, hash_bytes(text)).ok()?;
-        Some(self.slots[slot] as u32)
+        let slot = self.find(texts, text, text_key(text));
+        Some(self.slots[slot].id).filter(|&id| id != NO_TOKEN)
     }
 
-    /// `Ok` is the slot of the text, `Err` the free slot where it would go.
-    fn find(&self, texts: &StringArray, text: &[u8], hash: u64) -> Result<usize, usize> {
+    /// Reads what [`Self::get`] will read first.
+    pub(crate) fn touch(&self, texts: &StringArray, text: &[u8]) -> u64 {
+        let entry = &self.slots[self.home(text_key(text))];
+        let text = if text.len() > 8 {
+            texts.get(entry.id as usize).and_then(<[u8]>::last)
+        } else {
+            None
+        };
+        entry.key ^ text.map_or(0, |&byte| byte.into())
+    }
+
+    fn home(&self, key: u64) -> usize {
+        fold(key ^ SEED, FACTOR) as usize & (self.slots.len() - 1)
+    }
+
+    /// Whether some texts are equal.
+    pub(crate) fn has_equals(&self) -> bool {
+        self.has_equals
+    }
+
+    /// The slot of the text, or the free one where it would go.
+    fn find(&self, texts: &StringArray, text: &[u8], key: u64) -> usize {
         let mask = self.slots.len() - 1;
-        let mut slot = hash as usize & mask;
+        let mut slot = self.home(key);
         loop {
-            let entry = self.slots[slot];
-            if entry == EMPTY_TEXT {
-                return Err(slot);
-            }
-            if entry & TAG == hash & TAG && texts.get(entry as u32 as usize) == Some(text) {
-                return Ok(slot);
+            let entry = &self.slots[slot];
+            let same = || text.len() <= 8 || texts.get(entry.id as usize) == Some(text);
+            if entry.id == NO_TOKEN
+                || (entry.key == key && entry.len == text.len() as u32 && same())
+            {
+                return slot;
             }
             slot = (slot + 1) & mask;
         }
     }
+}
+
+/// See [`TextSlot::key`].
+fn text_key(text: &[u8]) -> u64 {
+    if text.len() > 8 {
+        return hash_bytes(text);
+    }
+    let mut word = [0; 8];
+    word[..text.len()].copy_from_slice(text);
+    u64::from_le_bytes(word)
 }
 
 /// What a merge gives.
@@ -93,6 +145,15 @@ impl MergeTable {
         }
     }
 
+    /// Reads what [`Self::insert`] will read first; the result means nothing.
+    pub(crate) fn touch(&self, left: u32, right: u32) -> u64 {
+        self.slots[self.home(pair_key(left, right))].pair
+    }
+
+    fn home(&self, pair: u64) -> usize {
+        fold(pair ^ SEED, FACTOR) as usize & (self.slots.len() - 1)
+    }
+
     /// The merge of two symbols, if there is one.
     pub(crate) fn get(&self, left: u32, right: u32) -> Option<Merge> {
         let pair = pair_key(left, right);
@@ -103,7 +164,7 @@ impl MergeTable {
     /// The slot of `pair`, or the free one where it would go.
     fn find(&self, pair: u64) -> usize {
         let mask = self.slots.len() - 1;
-        let mut slot = fold(pair ^ SEED, FACTOR) as usize & mask;
+        let mut slot = self.home(pair);
         while self.slots[slot].pair != pair && self.slots[slot].pair != EMPTY_PAIR {
             slot = (slot + 1) & mask;
         }
@@ -121,7 +182,7 @@ fn table_len(n_entries: usize) -> usize {
 }
 
 /// Hash of a short text.
-fn hash_bytes(bytes: &[u8]) -> u64 {
+pub(crate) fn hash_bytes(bytes: &[u8]) -> u64 {
     let mut hash = SEED ^ bytes.len() as u64;
     let mut chunks = bytes.chunks_exact(8);
     for chunk in &mut chunks {
@@ -141,11 +202,10 @@ fn fold(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// Never an entry: ids stay below 2³¹.
-const EMPTY_TEXT: u64 = u64::MAX;
+/// The id in a free slot: ids stay below 2³¹.
+const NO_TOKEN: TokenId = TokenId::MAX;
 /// Never a pair: ids stay below 2³¹.
 const EMPTY_PAIR: u64 = u64::MAX;
-const TAG: u64 = 0xFFFF_FFFF_0000_0000;
 /// Odd constants without structure: digits of π.
 const SEED: u64 = 0x243F_6A88_85A3_08D3;
 const FACTOR: u64 = 0x1319_8A2E_0370_7345;
@@ -162,6 +222,9 @@ mod tests {
         assert_eq!(index.get(&texts, b"b"), Some(1));
         assert_eq!(index.get(&texts, b""), Some(3));
         assert_eq!(index.get(&texts, b"c"), None);
+        // Equal as padded words, not as texts.
+        assert_eq!(index.get(&texts, b"a\0"), None);
+        assert!(index.has_equals());
     }
 
     #[test]

@@ -12,6 +12,7 @@
 
 mod bpe;
 mod byte_map;
+mod cache;
 mod decode;
 mod error;
 mod hash;
@@ -25,6 +26,7 @@ mod tokenizer;
 mod unicode;
 mod vocabulary;
 mod warning;
+mod words;
 
 pub use decode::{DecodeOptions, StreamDecoder, Utf8Stream};
 pub use error::TokenizerError;

@@ -4,10 +4,11 @@
 //! texts give together. Characters that are no tokens become byte tokens.
 
 use crate::TokenId;
-use crate::bpe::split_before_spaces;
+use crate::cache::Scratch;
 use crate::hash::Merge;
 use crate::merge::{Merger, NO_MERGE, Symbol};
 use crate::vocabulary::{TokenKind, Vocabulary};
+use crate::words::WordBreaks;
 
 /// What encoding needs beside the vocabulary.
 #[derive(Debug)]
@@ -16,8 +17,7 @@ pub(crate) struct SentencePiece {
     /// Rank of merging to each token: smaller for better scores, [`NO_MERGE`] for tokens that text must not yield.
     ranks: Vec<u32>,
     longest: usize,
-    /// Whether no token has a space (U+2581) after another character: then words can be encoded one by one.
-    words_are_apart: bool,
+    breaks: WordBreaks,
     unknown: Option<TokenId>,
 }
 
@@ -31,7 +31,7 @@ impl SentencePiece {
                 .or_else(|| vocabulary.text_token(&[byte]));
         }
         let mut ranks = Vec::with_capacity(vocabulary.len());
-        let mut words_are_apart = true;
+        let mut breaks = WordBreaks::default();
         let mut longest = 0;
         for (id, text) in vocabulary.iter() {
             let kind = vocabulary.kind(id);
@@ -41,13 +41,13 @@ impl SentencePiece {
             }
             ranks.push(rank_of_score(vocabulary.score(id)));
             longest = longest.max(text.len());
-            words_are_apart &= !has_inner_space(text);
+            breaks.add_token(text);
         }
         Self {
             byte_tokens,
             ranks,
             longest,
-            words_are_apart,
+            breaks,
             // A file that marks it as control does not want it to come from text.
             unknown: unknown.filter(|&id| vocabulary.kind(id) != TokenKind::Control),
         }
@@ -58,15 +58,14 @@ impl SentencePiece {
         &self,
         vocabulary: &Vocabulary,
         text: &str,
-        merger: &mut Merger,
+        scratch: &mut Scratch,
         out: &mut Vec<TokenId>,
     ) {
-        if self.words_are_apart {
-            for word in split_before_spaces(text) {
-                self.encode_word(vocabulary, word, merger, out);
-            }
-        } else {
-            self.encode_word(vocabulary, text, merger, out);
+        let Scratch { merger, cache, .. } = scratch;
+        for word in self.breaks.words(text) {
+            cache.get_or_encode(word, out, |out| {
+                self.encode_word(vocabulary, word, merger, out)
+            });
         }
     }
 
@@ -134,10 +133,6 @@ fn rank_of_score(score: f32) -> u32 {
     (!ascending).min(NO_MERGE - 1)
 }
 
-fn has_inner_space(text: &[u8]) -> bool {
-    std::str::from_utf8(text).is_ok_and(|text| split_before_spaces(text).count() > 1)
-}
-
 /// The symbol of a character that has not merged.
 const NO_TOKEN: u32 = u32::MAX;
 
@@ -162,13 +157,5 @@ mod tests {
         assert!(ranks.is_sorted_by(|a, b| a < b), "{ranks:?}");
         assert_eq!(rank_of_score(-0.0), rank_of_score(0.0));
         assert!(ranks.iter().all(|&rank| rank != NO_MERGE));
-    }
-
-    #[test]
-    fn words_begin_at_their_spaces() {
-        let words = |text| split_before_spaces(text).collect::<Vec<_>>();
-        assert_eq!(words("▁▁a▁bc▁"), ["▁▁a", "▁bc", "▁"]);
-        assert_eq!(words("a"), ["a"]);
-        assert!(words("").is_empty());
     }
 }

@@ -5,16 +5,17 @@ use std::sync::Arc;
 use rsllm_gguf::Metadata;
 
 use crate::TokenId;
-use crate::bpe::{self, Bpe, SPACE};
+use crate::bpe::Bpe;
+use crate::cache::{self, Scratch};
 use crate::decode::{DecodeOptions, PieceWriter, StreamDecoder, clean_up_spaces};
 use crate::error::TokenizerError;
-use crate::merge::Merger;
 use crate::partition::{Finder, Part, Pattern};
 use crate::settings::{Algorithm, Settings};
 use crate::special::{self, SpecialTokens, Stripping};
 use crate::spm::SentencePiece;
 use crate::vocabulary::{TokenKind, Vocabulary};
 use crate::warning::TokenizerWarning;
+use crate::words::SPACE;
 
 /// Turns text into the ids of one vocabulary and back. Clones share all data; any number of threads may use it.
 #[derive(Clone, Debug)]
@@ -112,7 +113,7 @@ impl Tokenizer {
         } else {
             &finders.user_defined
         };
-        let mut encoder = Encoder::new(&self.inner, options.add_special);
+        let mut encoder = Encoder::new(&self.inner, text.len(), options.add_special);
         finder.cut(text, 0, text.len(), &mut |part| encoder.part(text, part));
         encoder.finish()
     }
@@ -139,7 +140,7 @@ impl Tokenizer {
 
         // First the protocol in trusted stretches; then, in all that is left, what is found in any text.
         let finders = &self.inner.finders;
-        let mut encoder = Encoder::new(&self.inner, add_special);
+        let mut encoder = Encoder::new(&self.inner, text.len(), add_special);
         let mut done = 0;
         let mut fixed: Vec<Part> = Vec::new();
         for &(start, end) in &trusted {
@@ -354,14 +355,18 @@ struct Encoder<'t> {
     ids: Vec<TokenId>,
     /// Whether a text fragment here gets the space prefix: at the start and after special tokens.
     at_start: bool,
-    scratch: bpe::Scratch,
-    merger: Merger,
+    scratch: Scratch,
     escaped: String,
 }
 
 impl<'t> Encoder<'t> {
-    fn new(inner: &'t Inner, add_special: bool) -> Self {
-        let mut ids = Vec::new();
+    fn new(inner: &'t Inner, text_len: usize, add_special: bool) -> Self {
+        // English has four bytes a token or more.
+        let mut ids = Vec::with_capacity(text_len / 4 + 2);
+        let mut scratch = Scratch::default();
+        if text_len >= cache::MIN_TEXT {
+            scratch.cache.enable();
+        }
         if add_special && inner.settings.add_bos {
             ids.extend(inner.special.bos);
         }
@@ -370,8 +375,7 @@ impl<'t> Encoder<'t> {
             add_special,
             ids,
             at_start: true,
-            scratch: bpe::Scratch::default(),
-            merger: Merger::default(),
+            scratch,
             escaped: String::new(),
         }
     }
@@ -400,7 +404,7 @@ impl<'t> Encoder<'t> {
                 }
                 self.escaped
                     .extend(text.chars().map(|c| if c == ' ' { SPACE } else { c }));
-                model.encode(vocabulary, &self.escaped, &mut self.merger, &mut self.ids);
+                model.encode(vocabulary, &self.escaped, &mut self.scratch, &mut self.ids);
             }
         }
     }

@@ -133,6 +133,21 @@ impl Vocabulary {
         self.index.get(&self.texts, text)
     }
 
+    /// Brings what [`Self::id_of`] will read into the cache; the result means nothing.
+    pub(crate) fn touch(&self, text: &[u8]) -> u64 {
+        self.index.touch(&self.texts, text)
+    }
+
+    /// As [`Self::id_of`]; faster if one of the guesses is right.
+    pub(crate) fn id_of_with_guesses(&self, text: &[u8], guesses: [TokenId; 2]) -> Option<TokenId> {
+        if !self.index.has_equals()
+            && let Some(guess) = guesses.into_iter().find(|&guess| self.text(guess) == text)
+        {
+            return Some(guess);
+        }
+        self.id_of(text)
+    }
+
     /// As [`Self::id_of`], unless it is a token that ordinary text must not yield.
     pub(crate) fn text_token(&self, text: &[u8]) -> Option<TokenId> {
         self.id_of(text).filter(|&id| !self.kind(id).is_protocol())
