@@ -108,7 +108,7 @@ def compare(record: Record, arguments: argparse.Namespace, threads: int) -> None
                         measure(record, cell, threads, worker)
                     except EngineError as error:
                         say(str(error))
-                        record.note(name, f"{cell.name}, {threads} threads: {str(error).splitlines()[0]}")
+                        record.note(name, f"{cell.name}, {threads} threads: {last_line(error)}")
                         workers.pop(name).close()
                 record.write()
     finally:
@@ -128,7 +128,7 @@ def load(record: Record, arguments: argparse.Namespace, threads: int, context: i
             worker = Worker(spec, arguments.model, threads, context, TIMEOUT_SECONDS)
         except EngineError as error:
             say(str(error))
-            record.note(spec.name, str(error).splitlines()[0])
+            record.note(spec.name, last_line(error))
             continue
         say(f"{spec.name}, {threads} threads: loaded in {worker.loaded['seconds']:.2f} s")
         record.add_load(spec.name, threads, worker.loaded)
@@ -146,6 +146,11 @@ def measure(record: Record, cell: Cell, threads: int, worker: Worker) -> None:
     rate = found.answer["tokens"] / found.answer["seconds"]
     disturbed = f"  (others used {found.foreign_cores:.1f} cores)" if found.foreign_cores > FOREIGN_CORES else ""
     say(f"{cell.name:16} {threads} threads  {worker.spec.name:14} {rate:9.1f} tokens/s{disturbed}")
+
+
+def last_line(error: EngineError) -> str:
+    """What went wrong, without the traceback that leads there."""
+    return str(error).strip().splitlines()[-1]
 
 
 def say(text: str) -> None:
