@@ -1,7 +1,8 @@
 //! Ids of strings, for comparison with other engines.
 //!
 //! `tokenize VOCABULARY [--add-special] [--parse-special] < STRINGS`: standard input holds strings, each as its length in
-//! bytes (4 bytes, little endian) and its bytes; standard output gets one line of ids a string.
+//! bytes (4 bytes, little endian) and its bytes; standard output gets one line of ids a string. With `--pieces` or
+//! `--end-of-generation` instead, the bytes of all tokens or the ids that end a generation.
 
 use std::io::{BufWriter, Read, Write};
 use std::path::Path;
@@ -40,25 +41,30 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
 
     let mut input = Vec::new();
     std::io::stdin().read_to_end(&mut input)?;
-    let mut out = BufWriter::new(std::io::stdout().lock());
+    let mut texts = Vec::new();
     let mut rest = &input[..];
-    let mut encoding = Duration::ZERO;
-    let mut n_bytes = 0;
     while let Some((length, after)) = rest.split_first_chunk::<4>() {
         let length = u32::from_le_bytes(*length) as usize;
         let (text, after) = after
             .split_at_checked(length)
             .ok_or("the last string is cut short")?;
+        texts.push(std::str::from_utf8(text)?);
         rest = after;
-        let text = std::str::from_utf8(text)?;
-        let started = cpu_time();
-        let ids = tokenizer.encode(text, options);
-        encoding += cpu_time() - started;
-        n_bytes += length;
+    }
+    let started = cpu_time();
+    let ids: Vec<_> = texts
+        .iter()
+        .map(|text| tokenizer.encode(text, options))
+        .collect();
+    let encoding = cpu_time() - started;
+
+    let mut out = BufWriter::new(std::io::stdout().lock());
+    for ids in ids {
         let line: Vec<String> = ids.iter().map(u32::to_string).collect();
         writeln!(out, "{}", line.join(" "))?;
     }
-    let rate = n_bytes as f64 / 1e6 / encoding.as_secs_f64().max(1e-9);
+    let megabytes = texts.iter().map(|text| text.len()).sum::<usize>() as f64 / 1e6;
+    let rate = megabytes / encoding.as_secs_f64().max(1e-3);
     writeln!(
         std::io::stderr(),
         "construction {construction:?}, encoding {rate:.1} MB/s"
