@@ -186,7 +186,7 @@ def _logit_bias(option: Option, value: Any) -> list[tuple[int | str, float]]:
             number = float(number)
         except (AttributeError, TypeError, ValueError, OverflowError):
             raise option.error(value) from None
-        if math.isnan(number) or number == math.inf or key == "" or isinstance(key, int) and not 0 <= key < 2**32:
+        if math.isnan(number) or number == math.inf or key == "" or (isinstance(key, int) and not 0 <= key < 2**32):
             raise option.error(value)
         biases.append((key, number))
     return biases

@@ -77,6 +77,10 @@ def test_options_reach_the_engine(rsllm_command: Run, model_file: str, core: Any
         "stop": ["a", "b"],
         "logprobs": None,
         "ignore_eos": True,
+        "logit_bias": [],
+        "schema": None,
+        "regex": None,
+        "grammar": None,
     }
     assert engine.arguments == {"threads": 1, "context": 99, "kv_type": "q8_0", "isa": "avx2", "mmap": False}
 
