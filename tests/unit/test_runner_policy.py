@@ -348,6 +348,9 @@ INFO = {"context": 8192, "training_context": 8192, "threads": 2, "kv_type": "f16
         ({}, {}, {"mmap": True}, None),
         ({}, {}, {"mmap": False}, "mmap False instead of True"),
         ({"mmap": False}, {}, {}, None),
+        # What was asked for and not had would not be had the next time either.
+        ({"isa": "amx"}, {}, {"isa": "amx"}, None),
+        ({"context": 9000}, {}, {"context": 9000}, None),
     ],
 )
 def test_reloading(loaded: dict[str, Any], info: dict[str, Any], wanted: dict[str, Any], reason: str | None) -> None:

@@ -42,7 +42,7 @@ PARTS: dict[str, set[str]] = {
     "gguf": {"_core", "errors"},
     "chat": {"errors", "options", "streams"},
     "refs": {"config", "errors", "gguf", "system"},
-    "runner": {"_core", "durations", "errors", "streams", "system"},
+    "runner": {"_core", "config", "durations", "errors", "streams", "system"},
     "machine": {"_core", "errors", "system"},
     "model": {"_core", "chat", "config", "errors", "options", "refs", "streams"},
     "__init__": {"_core", "errors", "gguf", "model", "streams"},

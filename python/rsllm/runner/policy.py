@@ -296,17 +296,18 @@ def reload_reason(loaded: RunnerOptions, info: Mapping[str, Any], wanted: Runner
     """Why a model must be loaded anew for a request; `None`: it need not.
 
     `loaded` is what was asked for when it was loaded, `info` what came of that (`Engine.info()`). Only what a request
-    asks for counts. A context that is large enough will do. Who asks for none is not to suffer from somebody else's
-    small one.
+    asks for counts, and what was asked for before and not had would not be had now either. A context that is large
+    enough will do. Who asks for none is not to suffer from somebody else's small one.
     """
     actual = {"mmap": loaded.mmap is not False, **info}
     for name in ("threads", "kv_type", "isa", "mmap"):
         asked = getattr(wanted, name)
-        if asked is not None and asked != actual.get(name):
+        if asked is not None and asked not in (getattr(loaded, name), actual.get(name)):
             return f"{name} {asked} instead of {actual.get(name)}"
     context = int(info.get("context", 0))
     if wanted.context is not None:
-        return f"context {wanted.context} instead of {context}" if wanted.context > context else None
+        enough = wanted.context <= max(context, loaded.context or 0)
+        return None if enough else f"context {wanted.context} instead of {context}"
     if loaded.context is not None and context < min(USEFUL_CONTEXT, int(info.get("training_context", 0))):
         return f"context {context} was asked for by another request"
     return None

@@ -424,8 +424,11 @@ class RunnerGeneration(AsyncIterator[Token]):
         self._child = None
         if ended.error is not None:
             self._items.put_nowait(from_fault(ended.error))
+            return
+        self.stats = Stats.from_core(ended.stats or {})
+        if self.stats.finish_reason == "cancelled":  # not by the caller, who would not be told any more
+            self._items.put_nowait(EngineClosedError("the runner was stopped in the middle of the answer"))
         else:
-            self.stats = Stats.from_core(ended.stats or {})
             self._items.put_nowait(None)
 
     def fail(self, error: BaseException) -> None:

@@ -202,6 +202,9 @@ class Scheduler:
         keep = self.settings.keep_alive if keep_alive is None else keep_alive
         ticket = Ticket(spec, keep, self._effects.now())
         self.metrics.requests += 1
+        if self._closed:
+            self._refuse(ticket, EngineClosedError("the pool is closed"))
+            return ticket
         self._queue.append(ticket)
         self._advance()
         if ticket in self._queue and self._is_refused():

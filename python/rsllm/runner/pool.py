@@ -1,0 +1,473 @@
+"""All runners of a server: who asks for a model gets it, loaded if need be, and keeps it until done.
+
+The pool is the asyncio side of the scheduler: it turns what callers want and what processes do into events, and
+carries out the effects. All of it happens in one event loop, so there are no locks.
+
+>>> async with RunnerPool() as pool:                                        # doctest: +SKIP
+...     async with pool.use("model.gguf", keep_alive=60) as model:
+...         ids = await model.tokenize([("Once upon a time", True)], add_special=True)
+...         async for token in await model.generate(ids, validate({"max_tokens": 20})):
+...             print(token, end="")
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import copy
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from rsllm.config import Config
+from rsllm.errors import EngineClosedError, RequestTimeoutError
+from rsllm.runner import policy
+from rsllm.runner.plan import MemoryPlan
+from rsllm.runner.policy import RunnerOptions
+from rsllm.runner.process import WORKER_COMMAND, Limits, RunnerGeneration, RunnerProcess, State
+from rsllm.runner.scheduler import Entry, Metrics, Phase, Scheduler, Settings, Spec, Ticket
+from rsllm.streams import Stats, Token
+from rsllm.system import memory
+
+__all__ = ["Lease", "LeaseGeneration", "ModelStatus", "PoolMetrics", "RunnerPool"]
+
+T = TypeVar("T")
+
+# Tokens that an answer without a limit is taken to have when places are counted. The engine copes with longer ones.
+_EXPECTED_TOKENS = 256
+
+
+@dataclass(frozen=True)
+class ModelStatus:
+    """One model, as `ps` and the metrics show it."""
+
+    name: str
+    path: str
+    phase: Phase
+    pid: int | None
+    plan: MemoryPlan | None
+    info: dict[str, Any]
+    requests: int
+    """That hold it."""
+    running: int
+    queued: int
+    expires_in: float
+    """Seconds until it goes if nobody uses it; infinite for never."""
+    own_bytes: int
+    """Memory of its own that its process has now."""
+
+
+@dataclass(frozen=True)
+class PoolMetrics:
+    """Counts since the start, and what is going on now."""
+
+    counts: Metrics
+    loaded: int
+    running: int
+    waiting: int
+
+
+class RunnerPool:
+    """Models by path, each in a process of its own. Use it in one event loop; close it, or use it as a context."""
+
+    def __init__(
+        self,
+        settings: Settings | None = None,
+        *,
+        limits: Limits | None = None,
+        defaults: RunnerOptions | None = None,
+        command: Sequence[str] = WORKER_COMMAND,
+        available_bytes: Callable[[], int | None] = lambda: memory().get("available"),
+    ) -> None:
+        self._defaults = defaults or RunnerOptions()
+        self._effects = _Effects(limits or Limits(), tuple(command), available_bytes)
+        self._scheduler = Scheduler(self._effects, settings)
+        self._effects.scheduler = self._scheduler
+
+    @classmethod
+    def from_config(cls, config: Config, **arguments: Any) -> RunnerPool:
+        """A pool by the rules of the environment.
+
+        OLLAMA_CONTEXT_LENGTH is not among them: it yields to a model's own parameter and to what the model was trained
+        for, which the caller knows; see `policy.context_size`.
+        """
+        settings = Settings(
+            max_loaded=policy.max_loaded_models(config.max_loaded_models),
+            parallel=config.num_parallel,
+            max_queue=config.max_queue,
+            keep_alive=config.keep_alive_seconds,
+        )
+        defaults = RunnerOptions(kv_type=config.kv_type, isa=config.isa)
+        limits = Limits(load_seconds=config.load_timeout_seconds)
+        return cls(settings, **{"defaults": defaults, "limits": limits, **arguments})
+
+    @contextlib.asynccontextmanager
+    async def use(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        name: str | None = None,
+        options: RunnerOptions | None = None,
+        keep_alive: float | None = None,
+        timeout: float | None = None,
+    ) -> AsyncIterator[Lease]:
+        """Hold a model for as long as the block lasts; it is loaded first if need be.
+
+        `keep_alive` (seconds, see `policy.parse_keep_alive`) counts from the end of the block, `timeout` from now until
+        the end of all that is done with the lease. Raises `QueueFullError`, `MemoryPlanError`, `RequestTimeoutError`,
+        and what loading raises: the core's own errors, `RunnerCrashedError`, `RunnerTimeoutError`.
+        """
+        deadline = _Deadline(timeout)
+        ticket = self._scheduler.submit(self._spec(path, name, options), keep_alive)
+        try:
+            await deadline.wait(self._effects.answer(ticket))
+            lease = Lease(self._scheduler, self._effects, ticket, deadline)
+            try:
+                yield lease
+            finally:
+                lease.close()
+        finally:
+            self._scheduler.release(ticket)
+
+    async def load(self, path: str | os.PathLike[str], **arguments: Any) -> dict[str, Any]:
+        """Load a model for later, and what `Engine.info()` says of it. Arguments as those of `use`."""
+        async with self.use(path, **arguments) as lease:
+            return lease.info
+
+    def unload(self, path: str | os.PathLike[str]) -> bool:
+        """Let a model go as soon as nobody uses it. False if it is not loaded."""
+        return self._scheduler.unload(_key(path))
+
+    def status(self) -> list[ModelStatus]:
+        """The models there are, by name."""
+        entries = sorted(self._scheduler.entries.values(), key=lambda entry: (entry.spec.name, entry.spec.key))
+        return [self._effects.status(entry) for entry in entries]
+
+    def metrics(self) -> PoolMetrics:
+        """Counts and what is going on, as it is now."""
+        entries = self._scheduler.entries.values()
+        return PoolMetrics(
+            counts=copy.deepcopy(self._scheduler.metrics),
+            loaded=sum(entry.phase is Phase.READY for entry in entries),
+            running=sum(len(entry.running) for entry in entries),
+            waiting=self._scheduler.waiting,
+        )
+
+    async def close(self) -> None:
+        """Refuse who waits, end who runs, stop all processes. Returns when they are gone."""
+        self._scheduler.close()
+        await self._effects.finish()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _spec(self, path: str | os.PathLike[str], name: str | None, options: RunnerOptions | None) -> Spec:
+        asked = (options or RunnerOptions()).given()
+        key = _key(path)
+        return Spec(key, name or os.path.basename(key), replace(self._defaults, **asked))
+
+
+class Lease:
+    """A model that is ready, and stays for as long as this is held."""
+
+    def __init__(self, scheduler: Scheduler, effects: _Effects, ticket: Ticket, deadline: _Deadline) -> None:
+        entry = ticket.entry
+        assert entry is not None, "granted"
+        self.info = entry.info
+        self.plan = entry.plan
+        self._runner = effects.process(entry)
+        self._scheduler = scheduler
+        self._effects = effects
+        self._ticket = ticket
+        self._deadline = deadline
+        self._generation: LeaseGeneration | None = None
+
+    @property
+    def special_tokens(self) -> dict[str, Any]:
+        """`Engine.special_tokens()` of the model."""
+        return self._runner.special_tokens
+
+    async def tokenize(self, parts: list[tuple[str, bool]], *, add_special: bool = False) -> list[int]:
+        """Ids of a text whose parts are trusted (control tokens count) or not. Takes no place."""
+        return await self._deadline.wait(self._runner.tokenize(parts, add_special=add_special))
+
+    async def detokenize(self, ids: list[int], *, render_special: bool = True) -> str:
+        """The text of token ids. Takes no place."""
+        return await self._deadline.wait(self._runner.detokenize(ids, render_special=render_special))
+
+    async def logits(self, ids: list[int]) -> bytearray:
+        """float32 (n, vocab_size), one row a position."""
+        async with self._place(len(ids)):
+            return await self._deadline.wait(self._runner.logits(ids))
+
+    async def embed(self, inputs: list[list[int]], options: dict[str, Any]) -> bytearray:
+        """float32, one row an input."""
+        async with self._place(sum(map(len, inputs))):
+            return await self._deadline.wait(self._runner.embed(inputs, options))
+
+    async def generate(self, ids: list[int], options: dict[str, Any]) -> LeaseGeneration:
+        """Start a sequence, as soon as there is a place for it; one at a time for each lease.
+
+        `options` are complete, as `rsllm.options.validate` returns them. Raises `QueueFullError`,
+        `RequestTimeoutError`; what the engine has against it comes with the first piece.
+        """
+        limit = options.get("max_tokens")
+        context = int(self.info.get("context") or 0)
+        tokens = len(ids) + (_EXPECTED_TOKENS if limit is None else limit)
+        await self._take_place(max(len(ids), min(tokens, context)))
+        try:
+            running = await self._deadline.wait(self._runner.generate(ids, options))
+        except BaseException:
+            self._scheduler.leave_place(self._ticket)
+            raise
+        self._generation = LeaseGeneration(running, self._deadline, lambda: self._scheduler.leave_place(self._ticket))
+        return self._generation
+
+    def close(self) -> None:
+        """Cancel what still runs. Leaving the block of `use` does this."""
+        if self._generation is not None:
+            self._generation.cancel()
+
+    @contextlib.asynccontextmanager
+    async def _place(self, tokens: int) -> AsyncIterator[None]:
+        await self._take_place(tokens)
+        try:
+            yield
+        finally:
+            self._scheduler.leave_place(self._ticket)
+
+    async def _take_place(self, tokens: int) -> None:
+        if self._ticket.over:
+            raise EngineClosedError("the model was given back")
+        if self._ticket.tokens is not None:
+            raise RuntimeError("a lease computes one thing at a time")
+        self._scheduler.want_place(self._ticket, tokens)
+        try:
+            await self._deadline.wait(self._effects.answer(self._ticket))
+        except BaseException:
+            self._scheduler.leave_place(self._ticket)
+            raise
+
+
+class LeaseGeneration(AsyncIterator[Token]):
+    """One running sequence of a lease. Its end, closing it or leaving the lease frees the place it has."""
+
+    def __init__(self, running: RunnerGeneration, deadline: _Deadline, leave: Callable[[], None]) -> None:
+        self._running = running
+        self._deadline = deadline
+        self._leave: Callable[[], None] | None = leave
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Token:
+        try:
+            return await self._deadline.wait(anext(self._running))
+        except BaseException:
+            self.cancel()
+            raise
+
+    def cancel(self) -> None:
+        """Stop the sequence. After the end this does nothing."""
+        self._running.cancel()
+        leave, self._leave = self._leave, None
+        if leave is not None:
+            leave()
+
+    async def aclose(self) -> None:
+        """As `cancel`."""
+        self.cancel()
+
+    @property
+    def stats(self) -> Stats | None:
+        """Counts and durations, once the sequence has come to its end."""
+        return self._running.stats
+
+
+class _Deadline:
+    """When a request must be over."""
+
+    def __init__(self, seconds: float | None) -> None:
+        self._seconds = seconds
+        self._at = None if seconds is None else asyncio.get_running_loop().time() + seconds
+
+    async def wait(self, thing: Awaitable[T]) -> T:
+        """The result of a coroutine or future, or a `RequestTimeoutError`."""
+        try:
+            async with asyncio.timeout_at(self._at) as timeout:
+                return await thing
+        except TimeoutError:
+            if not timeout.expired():
+                raise
+            raise RequestTimeoutError(
+                f"the request took longer than {self._seconds:g} s and was cancelled", seconds=self._seconds
+            ) from None
+
+
+class _Effects:
+    """What the scheduler wants done, done with processes and tasks."""
+
+    scheduler: Scheduler
+
+    def __init__(self, limits: Limits, command: tuple[str, ...], available_bytes: Callable[[], int | None]) -> None:
+        self.available_bytes = available_bytes
+        self._limits = limits
+        self._command = command
+        self._processes: dict[Entry, RunnerProcess] = {}
+        self._answers: dict[Ticket, asyncio.Future[None]] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._alarm: asyncio.TimerHandle | None = None
+
+    async def answer(self, ticket: Ticket) -> None:
+        """Wait until the ticket's wish is granted; raises where it is refused."""
+        try:
+            await self._answer(ticket)
+        finally:
+            self._answers.pop(ticket, None)
+
+    def process(self, entry: Entry) -> RunnerProcess:
+        return self._processes[entry]
+
+    def status(self, entry: Entry) -> ModelStatus:
+        process = self._processes.get(entry)
+        return ModelStatus(
+            name=entry.spec.name,
+            path=entry.spec.key,
+            phase=entry.phase,
+            pid=process.pid if process is not None else None,
+            plan=entry.plan,
+            info=entry.info,
+            requests=len(entry.holders),
+            running=len(entry.running),
+            queued=len(entry.queue),
+            expires_in=max(0.0, (self.now() + entry.keep_alive if entry.holders else entry.expires_at) - self.now()),
+            own_bytes=self.resident_bytes(entry),
+        )
+
+    async def finish(self) -> None:
+        """Wait until everything has been stopped."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        while self._tasks:
+            await asyncio.wait(set(self._tasks))
+        await asyncio.gather(*(process.stop() for process in self._processes.values()))
+        self._processes.clear()
+
+    # Effects.
+
+    def now(self) -> float:
+        return asyncio.get_running_loop().time()
+
+    def resident_bytes(self, entry: Entry) -> int:
+        process = self._processes.get(entry)
+        return process.anonymous_bytes() if process is not None else 0
+
+    def plan(self, entry: Entry) -> None:
+        process = RunnerProcess(
+            entry.spec.name,
+            entry.spec.key,
+            entry.spec.options.given(),
+            limits=self._limits,
+            command=self._command,
+            on_exit=lambda process: self._ended(entry, process),
+        )
+        self._processes[entry] = process
+        self._do(self._plan(entry, process))
+
+    def load(self, entry: Entry) -> None:
+        self._do(self._load(entry, self._processes[entry]))
+
+    def stop(self, entry: Entry) -> None:
+        self._do(self._stop(entry, self._processes[entry]))
+
+    def grant(self, ticket: Ticket) -> None:
+        self._settle(ticket, None)
+
+    def place(self, ticket: Ticket) -> None:
+        self._settle(ticket, None)
+
+    def refuse(self, ticket: Ticket, error: BaseException) -> None:
+        self._settle(ticket, copy.copy(error))
+
+    def wake(self, at: float) -> None:
+        if self._alarm is not None and self._alarm.when() <= at and not self._alarm.cancelled():
+            return
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._alarm = asyncio.get_running_loop().call_at(at, self._ring)
+
+    # How.
+
+    async def _plan(self, entry: Entry, process: RunnerProcess) -> None:
+        try:
+            plan = await process.plan()
+        except Exception as error:
+            await self._fail(entry, process, error)
+        else:
+            self.scheduler.planned(entry, plan)
+
+    async def _load(self, entry: Entry, process: RunnerProcess) -> None:
+        options = entry.spec.options.given()
+        if entry.plan is not None:
+            options["context"] = entry.plan.context  # or free memory, which changes, might decide otherwise now
+        try:
+            info = await process.ensure_ready(options)
+        except Exception as error:
+            await self._fail(entry, process, error)
+        else:
+            reason = {} if entry.plan is None else {"context_reason": entry.plan.context_reason}
+            self.scheduler.ready(entry, {**info, **reason})
+
+    async def _fail(self, entry: Entry, process: RunnerProcess, error: Exception) -> None:
+        await process.stop()
+        self._processes.pop(entry, None)
+        self.scheduler.failed(entry, error)
+
+    async def _stop(self, entry: Entry, process: RunnerProcess) -> None:
+        await process.stop()
+        self._processes.pop(entry, None)
+        self.scheduler.gone(entry)
+
+    def _ended(self, entry: Entry, process: RunnerProcess) -> None:
+        """A process has ended. One that was asked to, or never got ready, is somebody's task already."""
+        if process.state is State.FAILED and entry.phase is Phase.READY:
+            self._processes.pop(entry, None)
+            self.scheduler.gone(entry, process.last_error)
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _ring(self) -> None:
+        self._alarm = None
+        self.scheduler.tick()
+
+    def _answer(self, ticket: Ticket) -> asyncio.Future[None]:
+        if ticket not in self._answers:
+            future = self._answers[ticket] = asyncio.get_running_loop().create_future()
+            # A caller that is cancelled in the same moment does not fetch it.
+            future.add_done_callback(lambda future: future.cancelled() or future.exception())
+        return self._answers[ticket]
+
+    def _settle(self, ticket: Ticket, error: BaseException | None) -> None:
+        future = self._answer(ticket)
+        if future.done():
+            return
+        if error is None:
+            future.set_result(None)
+        else:
+            future.set_exception(error)
+
+
+def _key(path: str | os.PathLike[str]) -> str:
+    """Models are told apart by their file, whatever it is called."""
+    text = os.fspath(path)
+    return os.path.realpath(text) if os.path.exists(text) else text
