@@ -5,6 +5,8 @@
 
 mod attention;
 mod backend;
+#[doc(hidden)]
+pub mod bench_support;
 mod isa;
 mod kernels;
 mod kv;

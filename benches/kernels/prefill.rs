@@ -1,0 +1,62 @@
+//! Prefill: the inner product of the matrix product, the unpackers that feed it, and quantising activations.
+
+use std::hint::black_box;
+use std::time::Duration;
+
+use bytemuck::Zeroable;
+use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use rsllm_benches::{WEIGHT_TYPES, tables, values, weights};
+use rsllm_cpu::bench_support::{gemm, gemm_columns, quantize_activations, unpack};
+use rsllm_quant::ActivationBlock;
+
+fn products(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("gemm");
+    group.measurement_time(Duration::from_secs(1));
+    // A panel of rows as the backend cuts them, and one that does not divide into tiles.
+    for (n_rows, k) in [(48, 256), (37, 256), (48, 64)] {
+        let a = values(n_rows * k);
+        for kernels in tables() {
+            let columns = gemm_columns(kernels);
+            let (b, mut c) = (values(k * columns), vec![0.0; n_rows * columns]);
+            group.throughput(Throughput::Elements((2 * n_rows * k * columns) as u64));
+            group.bench_function(format!("{}/{n_rows}x{k}", kernels.isa), |bencher| {
+                bencher.iter(|| gemm(kernels, black_box(&a), black_box(&b), black_box(&mut c)));
+            });
+        }
+    }
+}
+
+fn unpackers(criterion: &mut Criterion) {
+    const ROW_LEN: usize = 2048;
+    for ty in WEIGHT_TYPES {
+        let mut group = criterion.benchmark_group(format!("unpack/{}", ty.name().to_lowercase()));
+        group
+            .sample_size(20)
+            .measurement_time(Duration::from_millis(500))
+            .warm_up_time(Duration::from_millis(200));
+        let rows = weights(ty, ROW_LEN, 1);
+        let mut out = vec![0.0; rows.len() / ty.block_bytes() * ty.block_len()];
+        group.throughput(Throughput::Bytes(rows.len() as u64));
+        for kernels in tables() {
+            group.bench_function(kernels.isa.name(), |bencher| {
+                bencher.iter(|| unpack(kernels, ty, black_box(&rows), black_box(&mut out)));
+            });
+        }
+        group.finish();
+    }
+}
+
+fn quantizers(criterion: &mut Criterion) {
+    let src = values(4096);
+    let mut dst = vec![ActivationBlock::zeroed(); ActivationBlock::count(src.len())];
+    let mut group = criterion.benchmark_group("quantize_activations");
+    group.throughput(Throughput::Bytes(size_of_val(&src[..]) as u64));
+    for kernels in tables() {
+        group.bench_function(kernels.isa.name(), |bencher| {
+            bencher.iter(|| quantize_activations(kernels, black_box(&src), black_box(&mut dst)));
+        });
+    }
+}
+
+criterion_group!(benches, products, unpackers, quantizers);
+criterion_main!(benches);

@@ -1,0 +1,129 @@
+//! Checked calls of single kernels, for the benchmarks and for nobody else: no part of the API, and free to change.
+
+use bytemuck::Zeroable;
+use rsllm_quant::{ActivationBlock, ActivationFormat, GgmlType};
+
+use crate::Kernels;
+use crate::kernels::Dot;
+
+/// Columns of activations in the form in which weights of a type meet them.
+#[derive(Debug)]
+pub struct Activations {
+    row_len: usize,
+    n_columns: usize,
+    /// `[n_columns, row_len]`.
+    values: Vec<f32>,
+    /// The same, quantised; empty for float weights.
+    blocks: Vec<ActivationBlock>,
+}
+
+impl Activations {
+    /// For weights of type `ty`; `values` is `[n_columns, row_len]`.
+    ///
+    /// # Panics
+    /// If `values` is no whole number of columns.
+    pub fn new(kernels: &Kernels, ty: GgmlType, values: Vec<f32>, row_len: usize) -> Self {
+        let n_columns = values.len() / row_len;
+        assert_eq!(values.len(), n_columns * row_len, "whole columns");
+        let row_blocks = row_len.div_ceil(ActivationBlock::LEN);
+        let mut blocks = Vec::new();
+        if ty.activation_format() == ActivationFormat::Int8 {
+            blocks.resize(n_columns * row_blocks, ActivationBlock::zeroed());
+            for (values, blocks) in values
+                .chunks_exact(row_len)
+                .zip(blocks.chunks_exact_mut(row_blocks))
+            {
+                quantize_activations(kernels, values, blocks);
+            }
+        }
+        Self {
+            row_len,
+            n_columns,
+            values,
+            blocks,
+        }
+    }
+}
+
+/// Dots of all `rows` with all columns: `out` is `[n_rows, n_columns]`.
+///
+/// # Panics
+/// If the type has no kernel or the lengths do not fit.
+pub fn dot_rows(kernels: &Kernels, ty: GgmlType, rows: &[u8], x: &Activations, out: &mut [f32]) {
+    let row_bytes = ty.row_bytes(x.row_len).expect("a row is whole blocks");
+    assert_eq!(
+        rows.len() / row_bytes * x.n_columns,
+        out.len(),
+        "a result for each row and column"
+    );
+    assert_eq!(rows.len() % row_bytes, 0, "whole rows");
+    match kernels.dot(ty).expect("a weight type") {
+        Dot::Int8(dot) => {
+            assert_eq!(
+                x.blocks.len(),
+                x.n_columns * x.row_len.div_ceil(ActivationBlock::LEN),
+                "quantised for this type"
+            );
+            // SAFETY: `Kernels::for_isa` gives tables this machine can run; the lengths are checked above.
+            unsafe { dot(rows, row_bytes, &x.blocks, x.n_columns, out) };
+        }
+        // SAFETY: as above; `Activations::new` checked the length of the values.
+        Dot::F32(dot) => unsafe { dot(rows, row_bytes, &x.values, x.n_columns, out) },
+    }
+}
+
+/// Whole blocks to f32.
+///
+/// # Panics
+/// If the type has no kernel or the lengths do not fit.
+pub fn unpack(kernels: &Kernels, ty: GgmlType, blocks: &[u8], out: &mut [f32]) {
+    assert_eq!(
+        ty.row_bytes(out.len()),
+        Some(blocks.len()),
+        "a value for each of the blocks"
+    );
+    let unpack = kernels.unpack(ty).expect("a weight type");
+    // SAFETY: `Kernels::for_isa` gives tables this machine can run; the lengths are checked above.
+    unsafe { unpack(blocks, out) };
+}
+
+/// f32 activations to int8.
+///
+/// # Panics
+/// If the lengths do not fit.
+pub fn quantize_activations(kernels: &Kernels, src: &[f32], dst: &mut [ActivationBlock]) {
+    assert!(
+        src.len().is_multiple_of(32) && dst.len() == ActivationBlock::count(src.len()),
+        "groups of 32, their blocks"
+    );
+    // SAFETY: `Kernels::for_isa` gives tables this machine can run; the lengths are checked above.
+    unsafe { (kernels.quantize_activations)(src, dst) };
+}
+
+/// Tokens that one call of [`gemm`] works on.
+pub fn gemm_columns(kernels: &Kernels) -> usize {
+    kernels.gemm_columns
+}
+
+/// `c += a · b` with `a` `[n_rows, k]`, `b` `[k, gemm_columns]` and `c` `[n_rows, gemm_columns]`.
+///
+/// # Panics
+/// If the lengths do not fit.
+pub fn gemm(kernels: &Kernels, a: &[f32], b: &[f32], c: &mut [f32]) {
+    let (n_rows, k) = (
+        c.len() / kernels.gemm_columns,
+        b.len() / kernels.gemm_columns,
+    );
+    assert_eq!(
+        (c.len(), b.len()),
+        (n_rows * kernels.gemm_columns, k * kernels.gemm_columns),
+        "whole panels"
+    );
+    assert_eq!(
+        a.len(),
+        n_rows * k,
+        "a row of weights for each row of results"
+    );
+    // SAFETY: `Kernels::for_isa` gives tables this machine can run; the lengths are checked above.
+    unsafe { (kernels.gemm)(a, b, c) };
+}
