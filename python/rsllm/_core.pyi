@@ -44,6 +44,17 @@ def sampler_probabilities(
 ) -> bytearray:
     """The distribution, float32, that a draw after `history` has. For tests."""
 
+def plan(
+    path: str,
+    *,
+    threads: int | None = None,
+    context: int | None = None,
+    kv_type: str = "f16",
+    isa: str | None = None,
+    mmap: bool = True,
+) -> dict[str, Any]:
+    """What `Engine(path, …).info()` would say, without allocating what the engine would: the memory plan."""
+
 @final
 class GgufFile:
     """A GGUF file, or all shards of one, mapped and validated."""

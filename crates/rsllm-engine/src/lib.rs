@@ -38,7 +38,7 @@ pub use cpu::{CpuReport, KernelReport, cpu_report, measure_read_bandwidth};
 pub use engine::Engine;
 pub use error::{EngineError, ErrorClass};
 pub use generation::{CancelHandle, FinishReason, Generation, GenerationStats, Next, Piece};
-pub use load::EngineInfo;
+pub use load::{EngineInfo, plan};
 pub use memory::available_bytes;
 pub use options::{GenerateOptions, LoadOptions};
 pub use reply::Reply;

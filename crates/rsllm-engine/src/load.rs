@@ -7,6 +7,7 @@ use std::time::Instant;
 use rsllm_cpu::{CpuBackend, Isa};
 use rsllm_gguf::{Gguf, OpenOptions};
 use rsllm_model::{Model, ModelOptions, PAGE_LEN, kv_bytes_per_token};
+use rsllm_tensor::BackendError;
 use rsllm_tokenizer::Tokenizer;
 
 use crate::context::ContextQuery;
@@ -75,6 +76,34 @@ const MAX_THREADS: usize = 4096;
 
 /// Loads a model and starts its engine.
 pub(crate) fn load(path: &Path, options: &LoadOptions) -> Result<Engine, EngineError> {
+    let ready = make_ready(path, options, CpuBackend::new)?;
+    let model = LoadedModel::new(ready.model, ready.limits)?;
+    start_engine(model, ready.tokenizer, ready.file, ready.info)
+}
+
+/// What [`Engine::load`] with the same options would report, without allocating what it would allocate: the same code
+/// runs on a backend that only counts.
+///
+/// # Errors
+/// Those of [`Engine::load`].
+pub fn plan(path: &Path, options: &LoadOptions) -> Result<EngineInfo, EngineError> {
+    Ok(make_ready(path, options, CpuBackend::planner)?.info)
+}
+
+/// All of an engine but its thread.
+struct Ready {
+    model: Model,
+    limits: Limits,
+    tokenizer: Tokenizer,
+    file: Gguf,
+    info: EngineInfo,
+}
+
+fn make_ready(
+    path: &Path,
+    options: &LoadOptions,
+    backend: impl FnOnce(Isa, usize) -> Result<CpuBackend, BackendError>,
+) -> Result<Ready, EngineError> {
     let start = Instant::now();
     let threads = match options.threads {
         Some(n) if n == 0 || n > MAX_THREADS => {
@@ -104,7 +133,7 @@ pub(crate) fn load(path: &Path, options: &LoadOptions) -> Result<Engine, EngineE
     }
     .choose()?;
 
-    let backend = CpuBackend::new(options.isa.unwrap_or_else(Isa::detect), threads)?;
+    let backend = backend(options.isa.unwrap_or_else(Isa::detect), threads)?;
     let isa = backend.isa();
     let max_rows = MAX_ROWS.min(choice.context);
     let max_outputs = MAX_OUTPUTS.min(max_rows);
@@ -171,7 +200,13 @@ pub(crate) fn load(path: &Path, options: &LoadOptions) -> Result<Engine, EngineE
             .sum(),
         warnings,
     };
-    start_engine(LoadedModel::new(model, limits)?, tokenizer, file, info)
+    Ok(Ready {
+        model,
+        limits,
+        tokenizer,
+        file,
+        info,
+    })
 }
 
 /// Starts the thread of `model`.

@@ -250,3 +250,28 @@ fn bad_load_options_and_files_are_told_apart() {
         "as requested; beyond the 128 tokens the model was trained for"
     );
 }
+
+#[test]
+fn the_plan_is_what_loading_allocates() {
+    let file = tiny_model(2048);
+    for kv_type in KvType::ALL {
+        let options = LoadOptions {
+            kv_type,
+            threads: Some(3),
+            ..LoadOptions::default()
+        };
+        let plan = crate::plan(&file.0, &options).unwrap();
+        let engine = Engine::load(&file.0, &options).unwrap();
+        let of = |info: &crate::EngineInfo| {
+            (
+                info.weight_bytes,
+                info.kv_bytes,
+                info.scratch_bytes,
+                info.context,
+                info.context_reason.clone(),
+            )
+        };
+        assert_eq!(of(&plan), of(engine.info()));
+        assert!(plan.kv_bytes > 0 && plan.scratch_bytes > 0);
+    }
+}

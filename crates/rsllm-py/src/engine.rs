@@ -44,24 +44,7 @@ impl Engine {
         isa: Option<&str>,
         mmap: bool,
     ) -> PyResult<Self> {
-        let kv_type = KvType::from_name(kv_type).ok_or_else(|| {
-            option_error(
-                py,
-                &choice_error("kv_type", &KvType::ALL.map(KvType::name), kv_type),
-            )
-        })?;
-        let find_isa = |name| {
-            Isa::from_name(name).ok_or_else(|| {
-                option_error(py, &choice_error("isa", &Isa::ALL.map(Isa::name), name))
-            })
-        };
-        let options = LoadOptions {
-            threads,
-            context,
-            kv_type,
-            isa: isa.map(find_isa).transpose()?,
-            mmap,
-        };
+        let options = load_options(py, threads, context, kv_type, isa, mmap)?;
         let engine = py
             .detach(|| rsllm_engine::Engine::load(&path, &options))
             .map_err(|error| engine_error(py, &error))?;
@@ -72,28 +55,7 @@ impl Engine {
 
     /// What was loaded, and how.
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let info = self.engine.info();
-        let dict = PyDict::new(py);
-        dict.set_item("architecture", &info.architecture)?;
-        dict.set_item("name", &info.name)?;
-        dict.set_item("context", info.context)?;
-        dict.set_item("context_reason", &info.context_reason)?;
-        dict.set_item("training_context", info.training_context)?;
-        dict.set_item("threads", info.threads)?;
-        dict.set_item("isa", info.isa.name())?;
-        dict.set_item("kv_type", info.kv_type)?;
-        dict.set_item("weight_bytes", info.weight_bytes)?;
-        dict.set_item("kv_bytes", info.kv_bytes)?;
-        dict.set_item("scratch_bytes", info.scratch_bytes)?;
-        dict.set_item("load_ns", info.load_ns)?;
-        dict.set_item("vocab_size", info.vocab_size)?;
-        dict.set_item("embed_dim", info.embed_dim)?;
-        dict.set_item("n_layers", info.n_layers)?;
-        dict.set_item("file_bytes", info.file_bytes)?;
-        dict.set_item("decode_bytes_per_token", info.decode_bytes_per_token)?;
-        dict.set_item("parameters", info.parameters)?;
-        dict.set_item("warnings", &info.warnings)?;
-        Ok(dict)
+        info_dict(py, self.engine.info())
     }
 
     fn metadata<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
@@ -209,6 +171,79 @@ impl Engine {
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.engine.close());
     }
+}
+
+/// What loading a file with these options would report, without allocating anything: the memory plan.
+#[pyfunction]
+#[pyo3(signature = (path, *, threads = None, context = None, kv_type = "f16", isa = None, mmap = true))]
+pub(crate) fn plan<'py>(
+    py: Python<'py>,
+    path: PathBuf,
+    threads: Option<usize>,
+    context: Option<usize>,
+    kv_type: &str,
+    isa: Option<&str>,
+    mmap: bool,
+) -> PyResult<Bound<'py, PyDict>> {
+    let options = load_options(py, threads, context, kv_type, isa, mmap)?;
+    let info = py
+        .detach(|| rsllm_engine::plan(&path, &options))
+        .map_err(|error| engine_error(py, &error))?;
+    info_dict(py, &info)
+}
+
+fn load_options(
+    py: Python<'_>,
+    threads: Option<usize>,
+    context: Option<usize>,
+    kv_type: &str,
+    isa: Option<&str>,
+    mmap: bool,
+) -> PyResult<LoadOptions> {
+    let kv_type = KvType::from_name(kv_type).ok_or_else(|| {
+        option_error(
+            py,
+            &choice_error("kv_type", &KvType::ALL.map(KvType::name), kv_type),
+        )
+    })?;
+    let find_isa = |name| {
+        Isa::from_name(name)
+            .ok_or_else(|| option_error(py, &choice_error("isa", &Isa::ALL.map(Isa::name), name)))
+    };
+    Ok(LoadOptions {
+        threads,
+        context,
+        kv_type,
+        isa: isa.map(find_isa).transpose()?,
+        mmap,
+    })
+}
+
+fn info_dict<'py>(
+    py: Python<'py>,
+    info: &rsllm_engine::EngineInfo,
+) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("architecture", &info.architecture)?;
+    dict.set_item("name", &info.name)?;
+    dict.set_item("context", info.context)?;
+    dict.set_item("context_reason", &info.context_reason)?;
+    dict.set_item("training_context", info.training_context)?;
+    dict.set_item("threads", info.threads)?;
+    dict.set_item("isa", info.isa.name())?;
+    dict.set_item("kv_type", info.kv_type)?;
+    dict.set_item("weight_bytes", info.weight_bytes)?;
+    dict.set_item("kv_bytes", info.kv_bytes)?;
+    dict.set_item("scratch_bytes", info.scratch_bytes)?;
+    dict.set_item("load_ns", info.load_ns)?;
+    dict.set_item("vocab_size", info.vocab_size)?;
+    dict.set_item("embed_dim", info.embed_dim)?;
+    dict.set_item("n_layers", info.n_layers)?;
+    dict.set_item("file_bytes", info.file_bytes)?;
+    dict.set_item("decode_bytes_per_token", info.decode_bytes_per_token)?;
+    dict.set_item("parameters", info.parameters)?;
+    dict.set_item("warnings", &info.warnings)?;
+    Ok(dict)
 }
 
 fn choice_error(name: &'static str, known: &[&str], found: &str) -> OptionError {

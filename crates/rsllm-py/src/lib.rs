@@ -23,7 +23,7 @@ mod _core {
     #[pymodule_export]
     use crate::cpu::{cpu_info, measure_read_bandwidth};
     #[pymodule_export]
-    use crate::engine::Engine;
+    use crate::engine::{Engine, plan};
     #[pymodule_export]
     use crate::generation::Generation;
     #[pymodule_export]
