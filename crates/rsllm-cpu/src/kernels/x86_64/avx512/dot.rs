@@ -13,8 +13,8 @@
 use std::arch::x86_64::*;
 use std::mem::offset_of;
 
-use bytemuck::Pod;
-use rsllm_quant::ActivationBlock;
+use bytemuck::{Pod, Zeroable};
+use rsllm_quant::{ActivationBlock, GROUP_LEN};
 
 use super::simd::{horizontal_sum, load512, prefetch_behind};
 
@@ -189,146 +189,135 @@ pub(super) fn dot_rows<U: Pod, const N: usize>(
         x.len() == n_columns * column_blocks && row_bytes <= column_blocks * size_of::<U>(),
         "whole columns"
     );
-    // A tile that sticks out computes the last row again.
-    let row = |r: usize| &rows[r.min(n_rows - 1) * row_bytes..][..row_bytes];
+    if row_bytes < size_of::<U>() {
+        // Blocks that are missing count as zero, as do the groups of activations there.
+        for (row, out) in rows
+            .chunks_exact(row_bytes)
+            .zip(out.chunks_exact_mut(n_columns))
+        {
+            let mut unit = U::zeroed();
+            bytemuck::bytes_of_mut(&mut unit)[..row_bytes].copy_from_slice(row);
+            let rows = bytemuck::bytes_of(&unit);
+            dot_rows(
+                Call {
+                    rows,
+                    row_bytes: rows.len(),
+                    x,
+                    n_columns,
+                    out,
+                },
+                prepare,
+                load,
+                step,
+            );
+        }
+        return;
+    }
     let column = |c: usize| &x[c * column_blocks..][..column_blocks];
-    for (r, out) in (0..n_rows).step_by(4).zip(out.chunks_mut(4 * n_columns)) {
-        let mut c = 0;
-        while c < n_columns {
-            match n_columns - c {
-                1 => {
-                    let rows = [row(r), row(r + 1), row(r + 2), row(r + 3)];
-                    write(
-                        tile(rows, [column(c)], prepare, load, step),
-                        n_columns,
-                        c,
-                        out,
-                    );
-                    c += 1;
-                }
-                2 | 3 => {
-                    let x = [column(c), column(c + 1)];
-                    for (r, out) in [r, r + 2].into_iter().zip(out.chunks_mut(2 * n_columns)) {
-                        write(
-                            tile([row(r), row(r + 1)], x, prepare, load, step),
-                            n_columns,
-                            c,
-                            out,
-                        );
-                    }
-                    c += 2;
-                }
-                _ => {
-                    let x = [column(c), column(c + 1), column(c + 2), column(c + 3)];
-                    for (r, out) in [r, r + 2].into_iter().zip(out.chunks_mut(2 * n_columns)) {
-                        write(
-                            tile([row(r), row(r + 1)], x, prepare, load, step),
-                            n_columns,
-                            c,
-                            out,
-                        );
-                    }
-                    c += 4;
-                }
+    let mut c = 0;
+    while c < n_columns {
+        let call = Call {
+            rows,
+            row_bytes,
+            x,
+            n_columns,
+            out: &mut out[c..],
+        };
+        match n_columns - c {
+            1 => {
+                dot_columns::<U, N, 4, 1>(call, [column(c)], prepare, load, step);
+                c += 1;
+            }
+            2 | 3 => {
+                dot_columns::<U, N, 2, 2>(call, [column(c), column(c + 1)], prepare, load, step);
+                c += 2;
+            }
+            _ => {
+                let x = [column(c), column(c + 1), column(c + 2), column(c + 3)];
+                dot_columns::<U, N, 2, 4>(call, x, prepare, load, step);
+                c += 4;
             }
         }
     }
 }
 
-/// Results of columns from `first` on to the rows of `out`, of which there may be fewer.
-fn write<const R: usize, const C: usize>(
-    results: [[f32; C]; R],
-    n_columns: usize,
-    first: usize,
-    out: &mut [f32],
-) {
-    for (results, out) in results.iter().zip(out.chunks_exact_mut(n_columns)) {
-        out[first..][..C].copy_from_slice(results);
-    }
-}
-
-/// `R` rows times `C` columns.
-#[inline]
+/// All rows times `C` columns, `R` rows at a time. The results are the first `C` of each row of `call.out`.
+#[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn tile<U: Pod, const N: usize, const R: usize, const C: usize>(
-    rows: [&[u8]; R],
+fn dot_columns<U: Pod, const N: usize, const R: usize, const C: usize>(
+    call: Call<'_>,
     x: [&[ActivationBlock]; C],
     prepare: impl Fn(&ActivationBlock) -> Activations<N> + Copy,
     load: impl Fn(&U) -> Weights + Copy,
     step: impl Fn(&Weights, &Activations<N>, __m512) -> __m512 + Copy,
-) -> [[f32; C]; R] {
-    let n_whole = rows[0].len() / size_of::<U>();
-    let (mut whole, mut tails) = ([&[] as &[U]; R], [&[] as &[u8]; R]);
-    for r in 0..R {
-        let (units, tail) = rows[r].split_at(n_whole * size_of::<U>());
-        (whole[r], tails[r]) = (bytemuck::cast_slice(units), tail);
-    }
-    let mut acc = [[_mm512_setzero_ps(); C]; R];
-    add_products(whole, x, &mut acc, prepare, load, step);
-    if !tails[0].is_empty() {
-        // Blocks that are missing in the last unit count as zero, as do the groups of activations there.
-        let mut padded = [U::zeroed(); R];
-        let (mut units, mut last) = ([&[] as &[U]; R], x);
-        for ((unit, tail), units) in padded.iter_mut().zip(tails).zip(&mut units) {
-            bytemuck::bytes_of_mut(unit)[..tail.len()].copy_from_slice(tail);
-            *units = std::slice::from_ref(unit);
-        }
-        for x in &mut last {
-            *x = &x[n_whole..];
-        }
-        add_products(units, last, &mut acc, prepare, load, step);
-    }
-    let mut results = [[0.0; C]; R];
-    for r in 0..R {
-        for c in 0..C {
-            results[r][c] = horizontal_sum(acc[r][c]);
-        }
-    }
-    results
-}
-
-/// Adds the products of all units, of which every row has the same number, and no column fewer.
-#[inline(never)]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn add_products<U: Pod, const N: usize, const R: usize, const C: usize>(
-    mut units: [&[U]; R],
-    mut x: [&[ActivationBlock]; C],
-    results: &mut [[__m512; C]; R],
-    prepare: impl Fn(&ActivationBlock) -> Activations<N> + Copy,
-    load: impl Fn(&U) -> Weights + Copy,
-    step: impl Fn(&Weights, &Activations<N>, __m512) -> __m512 + Copy,
 ) {
-    let n = units[0].len();
-    // So that the compiler sees that all indices are in bounds.
-    for units in &mut units {
-        *units = &units[..n];
-    }
-    for x in &mut x {
-        *x = &x[..n];
-    }
-    let mut acc = *results;
-    for i in 0..n {
-        for units in &units {
-            prefetch_behind(&units[i]);
+    let Call {
+        rows,
+        row_bytes,
+        n_columns,
+        out,
+        ..
+    } = call;
+    let n_rows = rows.len() / row_bytes;
+    let n_whole = row_bytes / size_of::<U>();
+    let n_units = row_bytes.div_ceil(size_of::<U>());
+    // The last unit of a row ends with it; if it begins within the one before, those activations count as zero.
+    let mut last = [ActivationBlock::zeroed(); C];
+    let mut whole = [&[] as &[ActivationBlock]; C];
+    for c in 0..C {
+        whole[c] = &x[c][..n_whole];
+        if n_units > n_whole {
+            let n_values = (row_bytes % size_of::<U>()) * ActivationBlock::LEN / size_of::<U>();
+            last[c] = at_the_end(&x[c][n_whole], n_values);
         }
-        // The side that stays in registers is the one with more reuse.
-        if C == 1 {
-            let x = prepare(&x[0][i]);
-            for r in 0..R {
-                acc[r][0] = step(&load(&units[r][i]), &x, acc[r][0]);
-            }
-        } else {
-            let mut weights = [Weights::new([_mm512_setzero_si512(); 4], _mm512_setzero_ps()); R];
-            for r in 0..R {
-                weights[r] = load(&units[r][i]);
-            }
-            for c in 0..C {
-                let x = prepare(&x[c][i]);
+    }
+    for (r, out) in (0..n_rows).step_by(R).zip(out.chunks_mut(R * n_columns)) {
+        let mut row = [&[] as &[u8]; R];
+        for (i, row) in row.iter_mut().enumerate() {
+            // A tile that sticks out computes the last row again.
+            *row = &rows[(r + i).min(n_rows - 1) * row_bytes..][..row_bytes];
+        }
+        let mut acc = [[_mm512_setzero_ps(); C]; R];
+        for i in 0..n_units {
+            let start = (i * size_of::<U>()).min(row_bytes - size_of::<U>());
+            let unit = |r: usize| bytemuck::from_bytes::<U>(&row[r][start..][..size_of::<U>()]);
+            let activations = |c: usize| if i < n_whole { &whole[c][i] } else { &last[c] };
+            // The side that stays in registers is the one with more reuse.
+            if C == 1 {
+                let x = prepare(activations(0));
                 for r in 0..R {
-                    acc[r][c] = step(&weights[r], &x, acc[r][c]);
+                    prefetch_behind(unit(r));
+                    acc[r][0] = step(&load(unit(r)), &x, acc[r][0]);
+                }
+            } else {
+                let mut weights =
+                    [Weights::new([_mm512_setzero_si512(); 4], _mm512_setzero_ps()); R];
+                for r in 0..R {
+                    prefetch_behind(unit(r));
+                    weights[r] = load(unit(r));
+                }
+                for c in 0..C {
+                    let x = prepare(activations(c));
+                    for r in 0..R {
+                        acc[r][c] = step(&weights[r], &x, acc[r][c]);
+                    }
                 }
             }
         }
+        for (out, acc) in out.chunks_mut(n_columns).zip(acc) {
+            for (out, acc) in out.iter_mut().zip(acc) {
+                *out = horizontal_sum(acc);
+            }
+        }
     }
-    *results = acc;
+}
+
+/// The first `n_values` of a block moved to its end, and zeros before them.
+fn at_the_end(x: &ActivationBlock, n_values: usize) -> ActivationBlock {
+    let mut moved = ActivationBlock::zeroed();
+    let n_groups = n_values / GROUP_LEN;
+    moved.qs[ActivationBlock::LEN - n_values..].copy_from_slice(&x.qs[..n_values]);
+    moved.scales[8 - n_groups..].copy_from_slice(&x.scales[..n_groups]);
+    moved.sums[8 - n_groups..].copy_from_slice(&x.sums[..n_groups]);
+    moved
 }
