@@ -1,19 +1,20 @@
 //! Cache-line aligned memory for activations, scratch and KV pages.
 
-use bytemuck::{Pod, Zeroable};
+use bytemuck::Pod;
 use rsllm_tensor::BackendError;
-
-/// One cache line; makes a `Vec` aligned.
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C, align(64))]
-struct Line([u8; 64]);
 
 /// A zeroed, fixed-size array of `T`, aligned to 64 bytes. Pages the program never touches stay uncommitted.
 pub(crate) struct Aligned<T> {
-    lines: Vec<Line>,
+    /// Bytes, not lines of 64: an allocator asked for an alignment beyond its own writes the zeroes itself, and would commit all
+    /// of a KV cache at load. The array begins at the first line within.
+    bytes: Vec<u8>,
+    start: usize,
     len: usize,
     marker: std::marker::PhantomData<T>,
 }
+
+/// A cache line.
+const LINE: usize = 64;
 
 /// Counts what is allocated; as a planner it only counts.
 #[derive(Debug, Default)]
@@ -36,26 +37,34 @@ impl<T: Pod> Aligned<T> {
             what: what.to_owned(),
             bytes,
         };
-        let n_lines = usize::try_from(bytes.div_ceil(64)).map_err(|_| no_memory())?;
-        allocator.bytes += 64 * n_lines as u64;
-        let lines = if allocator.only_plans {
+        let n_bytes = bytes
+            .checked_next_multiple_of(LINE as u64)
+            .and_then(|n| usize::try_from(n).ok())
+            .ok_or_else(no_memory)?;
+        allocator.bytes += n_bytes as u64;
+        let bytes: Vec<u8> = if allocator.only_plans {
             Vec::new()
         } else {
-            bytemuck::allocation::try_zeroed_vec(n_lines).map_err(|()| no_memory())?
+            let with_room = n_bytes.checked_add(LINE - 1).ok_or_else(no_memory)?;
+            bytemuck::allocation::try_zeroed_vec(with_room).map_err(|()| no_memory())?
         };
+        let start = bytes.as_ptr().addr().next_multiple_of(LINE) - bytes.as_ptr().addr();
         Ok(Self {
-            lines,
+            bytes,
+            start,
             len,
             marker: std::marker::PhantomData,
         })
     }
 
     pub(crate) fn as_slice(&self) -> &[T] {
-        &bytemuck::cast_slice(&self.lines)[..self.len]
+        bytemuck::cast_slice(&self.bytes[self.start..self.start + self.len * size_of::<T>()])
     }
 
     pub(crate) fn as_mut_slice(&mut self) -> &mut [T] {
-        &mut bytemuck::cast_slice_mut(&mut self.lines)[..self.len]
+        bytemuck::cast_slice_mut(
+            &mut self.bytes[self.start..self.start + self.len * size_of::<T>()],
+        )
     }
 }
 
