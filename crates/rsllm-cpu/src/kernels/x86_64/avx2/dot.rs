@@ -11,8 +11,8 @@
 use std::arch::x86_64::*;
 use std::mem::offset_of;
 
-use bytemuck::Pod;
-use rsllm_quant::ActivationBlock;
+use bytemuck::{Pod, Zeroable};
+use rsllm_quant::{ActivationBlock, GROUP_LEN};
 
 use super::simd::{horizontal_sum, load256, prefetch_behind};
 
@@ -127,8 +127,8 @@ pub(super) fn dot_rows<U: Pod>(
         n_columns,
         out,
     } = call;
-    let column_blocks = x.len() / n_columns;
     let n_rows = rows.len() / row_bytes;
+    let column_blocks = x.len() / n_columns;
     assert!(
         rows.len() == n_rows * row_bytes && out.len() == n_rows * n_columns,
         "whole rows, a result each"
@@ -137,84 +137,109 @@ pub(super) fn dot_rows<U: Pod>(
         x.len() == n_columns * column_blocks && row_bytes <= column_blocks * size_of::<U>(),
         "whole columns"
     );
-    let column = |c: usize| &x[c * column_blocks..][..column_blocks];
-    for (row, out) in rows
-        .chunks_exact(row_bytes)
-        .zip(out.chunks_exact_mut(n_columns))
-    {
-        let (fours, rest) = out.as_chunks_mut::<4>();
-        let (twos, rest) = rest.as_chunks_mut::<2>();
-        let mut c = 0;
-        for out in fours {
-            *out = tile(
-                row,
-                [column(c), column(c + 1), column(c + 2), column(c + 3)],
+    if row_bytes < size_of::<U>() {
+        // Blocks that are missing count as zero, as do the groups of activations there.
+        for (row, out) in rows
+            .chunks_exact(row_bytes)
+            .zip(out.chunks_exact_mut(n_columns))
+        {
+            let mut unit = U::zeroed();
+            bytemuck::bytes_of_mut(&mut unit)[..row_bytes].copy_from_slice(row);
+            let rows = bytemuck::bytes_of(&unit);
+            dot_rows(
+                Call {
+                    rows,
+                    row_bytes: rows.len(),
+                    x,
+                    n_columns,
+                    out,
+                },
                 load,
                 step,
             );
-            c += 4;
         }
-        for out in twos {
-            *out = tile(row, [column(c), column(c + 1)], load, step);
-            c += 2;
-        }
-        for out in rest {
-            [*out] = tile(row, [column(c)], load, step);
+        return;
+    }
+    let column = |c: usize| &x[c * column_blocks..][..column_blocks];
+    let mut c = 0;
+    while c < n_columns {
+        let call = Call {
+            rows,
+            row_bytes,
+            x,
+            n_columns,
+            out: &mut out[c..],
+        };
+        match n_columns - c {
+            1 => {
+                dot_columns::<U, 1>(call, [column(c)], load, step);
+                c += 1;
+            }
+            2 | 3 => {
+                dot_columns::<U, 2>(call, [column(c), column(c + 1)], load, step);
+                c += 2;
+            }
+            _ => {
+                let x = [column(c), column(c + 1), column(c + 2), column(c + 3)];
+                dot_columns::<U, 4>(call, x, load, step);
+                c += 4;
+            }
         }
     }
 }
 
-/// A row times `C` columns.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-fn tile<U: Pod, const C: usize>(
-    row: &[u8],
-    x: [&[ActivationBlock]; C],
-    load: impl Fn(&U) -> Weights + Copy,
-    step: impl Fn(&Weights, &ActivationBlock, Sums) -> Sums + Copy,
-) -> [f32; C] {
-    let n_whole = row.len() / size_of::<U>();
-    let (units, tail) = row.split_at(n_whole * size_of::<U>());
-    let mut sums = [[_mm256_setzero_ps(); 2]; C];
-    add_products(bytemuck::cast_slice(units), x, &mut sums, load, step);
-    if !tail.is_empty() {
-        // Blocks that are missing in the last unit count as zero, as do the groups of activations there.
-        let mut unit = U::zeroed();
-        bytemuck::bytes_of_mut(&mut unit)[..tail.len()].copy_from_slice(tail);
-        let mut last = x;
-        for x in &mut last {
-            *x = &x[n_whole..];
-        }
-        add_products(std::slice::from_ref(&unit), last, &mut sums, load, step);
-    }
-    let mut results = [0.0; C];
-    for (result, [even, odd]) in results.iter_mut().zip(sums) {
-        *result = horizontal_sum(_mm256_add_ps(even, odd));
-    }
-    results
-}
-
-/// Adds the products of all units, which no column has fewer of.
+/// All rows times `C` columns. The results are the first `C` of each row of `call.out`.
 #[inline(never)]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn add_products<U: Pod, const C: usize>(
-    units: &[U],
+fn dot_columns<U: Pod, const C: usize>(
+    call: Call<'_>,
     x: [&[ActivationBlock]; C],
-    results: &mut [Sums; C],
     load: impl Fn(&U) -> Weights + Copy,
     step: impl Fn(&Weights, &ActivationBlock, Sums) -> Sums + Copy,
 ) {
-    let mut columns = [&[] as &[ActivationBlock]; C];
+    let Call {
+        rows,
+        row_bytes,
+        n_columns,
+        out,
+        ..
+    } = call;
+    let n_whole = row_bytes / size_of::<U>();
+    let n_units = row_bytes.div_ceil(size_of::<U>());
+    // The last unit of a row ends with it; if it begins within the one before, those activations count as zero.
+    let mut last = [ActivationBlock::zeroed(); C];
+    let mut whole = [&[] as &[ActivationBlock]; C];
     for c in 0..C {
-        columns[c] = &x[c][..units.len()];
-    }
-    let mut sums = *results;
-    for (i, unit) in units.iter().enumerate() {
-        prefetch_behind(unit);
-        let weights = load(unit);
-        for c in 0..C {
-            sums[c] = step(&weights, &columns[c][i], sums[c]);
+        whole[c] = &x[c][..n_whole];
+        if n_units > n_whole {
+            let n_values = (row_bytes % size_of::<U>()) * ActivationBlock::LEN / size_of::<U>();
+            last[c] = at_the_end(&x[c][n_whole], n_values);
         }
     }
-    *results = sums;
+    for (row, out) in rows.chunks_exact(row_bytes).zip(out.chunks_mut(n_columns)) {
+        let mut sums = [[_mm256_setzero_ps(); 2]; C];
+        for i in 0..n_units {
+            let start = (i * size_of::<U>()).min(row_bytes - size_of::<U>());
+            let unit = bytemuck::from_bytes::<U>(&row[start..][..size_of::<U>()]);
+            prefetch_behind(unit);
+            let weights = load(unit);
+            for c in 0..C {
+                let x = if i < n_whole { &whole[c][i] } else { &last[c] };
+                sums[c] = step(&weights, x, sums[c]);
+            }
+        }
+        for (out, [even, odd]) in out.iter_mut().zip(sums) {
+            *out = horizontal_sum(_mm256_add_ps(even, odd));
+        }
+    }
+}
+
+/// The first `n_values` of a block moved to its end, and zeros before them.
+fn at_the_end(x: &ActivationBlock, n_values: usize) -> ActivationBlock {
+    let mut moved = ActivationBlock::zeroed();
+    let n_groups = n_values / GROUP_LEN;
+    moved.qs[ActivationBlock::LEN - n_values..].copy_from_slice(&x.qs[..n_values]);
+    moved.scales[8 - n_groups..].copy_from_slice(&x.scales[..n_groups]);
+    moved.sums[8 - n_groups..].copy_from_slice(&x.sums[..n_groups]);
+    moved
 }
