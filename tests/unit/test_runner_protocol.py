@@ -16,7 +16,7 @@ from rsllm import errors
 from rsllm.errors import ProtocolError, RsllmError, RunnerCrashedError, RunnerError, TokenizerError
 from rsllm.runner import protocol
 from rsllm.runner.faults import from_fault, to_fault
-from rsllm.runner.pieces import pack_logprobs, unpack_logprobs
+from rsllm.runner.pieces import pack_logprobs, pack_options, unpack_logprobs, unpack_options
 from rsllm.runner.protocol import FrameDecoder, Message, Piece, Step, decode, encode
 
 FEW = settings(max_examples=60, deadline=None)
@@ -234,3 +234,15 @@ def test_logprobs_survive_json() -> None:
     for bad in ([{}], [{**packed[0], "bytes": [300]}], [{**packed[0], "logprob": "x"}]):  # type: ignore[index]
         with pytest.raises(ProtocolError, match="logprobs that are none"):
             unpack_logprobs(bad)  # type: ignore[arg-type]
+
+
+def test_biases_survive_json_and_texts_become_tokens() -> None:
+    options = {"logit_bias": [(5, 1.5), ("ab", -math.inf)], "seed": 2**64 - 1}
+    packed = pack_options(options)
+    arrived = json.loads(json.dumps(packed, allow_nan=False))
+    unpacked = unpack_options(arrived, lambda text: list(text.encode()))
+    assert unpacked == {"logit_bias": [(5, 1.5), (97, -math.inf), (98, -math.inf)], "seed": 2**64 - 1}
+    assert unpack_options(pack_options({"seed": 1}), lambda text: []) == {"seed": 1}
+    for bad in ([1], [[1]], [[1, "x"]], [[None, 1]], 5):
+        with pytest.raises(ProtocolError, match="logit_bias"):
+            unpack_options({"logit_bias": bad}, lambda text: [])

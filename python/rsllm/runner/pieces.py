@@ -1,13 +1,14 @@
-"""Log probabilities in JSON: bytes as lists of numbers, and minus infinity, which JSON cannot say, as null."""
+"""Log probabilities and options in JSON: bytes become lists of numbers; minus infinity, which JSON cannot say, null."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rsllm.errors import ProtocolError
 
-__all__ = ["pack_logprobs", "unpack_logprobs"]
+__all__ = ["pack_logprobs", "pack_options", "unpack_logprobs", "unpack_options"]
 
 
 def pack_logprobs(entries: list[dict[str, Any]] | None) -> list[dict[str, Any]] | None:
@@ -43,3 +44,25 @@ def unpack_logprobs(entries: list[dict[str, Any]] | None) -> list[dict[str, Any]
         ]
     except (KeyError, TypeError, ValueError) as error:
         raise ProtocolError(f"a piece has logprobs that are none: {error!r}"[:500]) from None
+
+
+def pack_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Checked options as JSON can say them: a token that is banned has the bias null."""
+    biases = [[token, bias if math.isfinite(bias) else None] for token, bias in options.get("logit_bias", ())]
+    return {**options, "logit_bias": biases} if biases else dict(options)
+
+
+def unpack_options(options: Mapping[str, Any], tokens_of: Callable[[str], list[int]]) -> dict[str, Any]:
+    """The options as the core takes them: biases by token id, where a text stands for all its tokens."""
+    biases = options.get("logit_bias")
+    if not biases:
+        return dict(options)
+    try:
+        pairs = [
+            (id, -math.inf if bias is None else float(bias))
+            for token, bias in biases
+            for id in (tokens_of(token) if isinstance(token, str) else [int(token)])
+        ]
+    except (TypeError, ValueError) as error:
+        raise ProtocolError(f"options have a logit_bias that is none: {error!r}"[:500]) from None
+    return {**options, "logit_bias": pairs}

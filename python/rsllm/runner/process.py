@@ -40,7 +40,7 @@ from rsllm.errors import (
     RunnerTimeoutError,
 )
 from rsllm.runner.faults import from_fault
-from rsllm.runner.pieces import unpack_logprobs
+from rsllm.runner.pieces import pack_options, unpack_logprobs
 from rsllm.runner.plan import MemoryPlan
 from rsllm.runner.protocol import (
     HEADER_BYTES,
@@ -198,7 +198,7 @@ class RunnerProcess:
         generation = RunnerGeneration(child, next(self._ids))
         child.generations[generation.id] = generation
         try:
-            await child.send(Generate(generation.id, ids, options))
+            await child.send(Generate(generation.id, ids, pack_options(options)))
         except BaseException:
             generation.cancel()
             raise

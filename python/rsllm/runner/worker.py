@@ -26,7 +26,7 @@ from typing import Any, Protocol
 
 from rsllm.errors import OptionError, ProtocolError
 from rsllm.runner.faults import to_fault
-from rsllm.runner.pieces import pack_logprobs
+from rsllm.runner.pieces import pack_logprobs, unpack_options
 from rsllm.runner.protocol import (
     CHUNK_BYTES,
     PROTOCOL_VERSION,
@@ -102,9 +102,8 @@ class _Core:
         self.__version__ = _core.__version__
 
     def plan(self, path: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
-        known = {name: options[name] for name in ("threads", "context", "kv_type") if name in options}
         plan: Callable[..., dict[str, Any]] | None = getattr(self._core, "plan", None)
-        return None if plan is None else plan(path, **known)
+        return None if plan is None else plan(path, **options)
 
     def load(self, path: str, options: Mapping[str, Any]) -> EngineLike:
         return self._core.Engine(path, **options)
@@ -188,11 +187,16 @@ class Worker:
         if self._engine is None:
             raise ProtocolError("a sequence before a model")
         try:
-            generation = self._engine.generate(message.ids, message.options)
+            options = unpack_options(message.options, self._text_tokens)
+            generation = self._engine.generate(message.ids, options)
         except Exception as error:
             self._pump.fail(message.id, error)
         else:
             self._pump.add(message.id, generation)
+
+    def _text_tokens(self, text: str) -> list[int]:
+        assert self._engine is not None, "a sequence has begun"
+        return self._engine.tokenize_parts([(text, True)])
 
     def _call(self, message: Call) -> None:
         if message.method == "ping":  # from this thread: it says that frames are read
