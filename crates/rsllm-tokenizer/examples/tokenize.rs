@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let gguf = Gguf::open(Path::new(path))?;
     let started = cpu_time();
     let tokenizer = Tokenizer::from_metadata(gguf.metadata())?;
-    let construction = cpu_time() - started;
+    let construction = cpu_time().saturating_sub(started);
     if has("--end-of-generation") {
         writeln!(std::io::stdout(), "{:?}", tokenizer.end_of_generation())?;
         return Ok(());
@@ -56,7 +56,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         .iter()
         .map(|text| tokenizer.encode(text, options))
         .collect();
-    let encoding = cpu_time() - started;
+    let encoding = cpu_time().saturating_sub(started);
 
     let mut out = BufWriter::new(std::io::stdout().lock());
     for ids in ids {

@@ -101,12 +101,12 @@ impl Bpe {
             if self.flags().raw {
                 self.encode_line(piece, line, |word| {
                     cache.get_or_encode(word, out, |out| {
-                        self.encode_characters(vocabulary, word, merger, out)
+                        self.encode_characters(vocabulary, word, merger, out);
                     });
                 });
             } else {
                 cache.get_or_encode(piece, out, |out| {
-                    self.encode_bytes(vocabulary, piece, line, merger, out)
+                    self.encode_bytes(vocabulary, piece, line, merger, out);
                 });
             }
         });

@@ -116,7 +116,7 @@ mod tests {
         for number in 0..100_000u32 {
             let mut out = Vec::new();
             cache.get_or_encode(&format!("piece {}", number % 30_000), &mut out, |out| {
-                out.push(number % 30_000)
+                out.push(number % 30_000);
             });
             assert_eq!(out, [number % 30_000]);
         }

@@ -63,7 +63,7 @@ impl PieceWriter {
                 let before = out.len();
                 match inner.settings.algorithm {
                     Algorithm::ByteLevelBpe if !inner.settings.escape_spaces => {
-                        push_bytes_of_chars(text, out)
+                        push_bytes_of_chars(text, out);
                     }
                     _ => push_with_spaces(text, out),
                 }

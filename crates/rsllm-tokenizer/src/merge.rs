@@ -51,9 +51,9 @@ impl Merger {
             .extend(self.symbols.windows(2).map(|two| pair(&two[0], &two[1])));
         self.pairs.push(NOTHING);
         if self.symbols.len() <= SHORT {
-            self.merge_short(pair)
+            self.merge_short(pair);
         } else {
-            self.merge_long(pair)
+            self.merge_long(pair);
         }
     }
 

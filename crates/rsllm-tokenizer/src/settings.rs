@@ -57,13 +57,13 @@ impl Settings {
                 clean_spaces: false,
                 escape_spaces: true,
             },
-            "gpt2" => match metadata.opt_str(PRE_KEY)? {
-                Some(pre) => Self::bpe(pre)?,
-                None => {
+            "gpt2" => {
+                let pre = metadata.opt_str(PRE_KEY)?;
+                if pre.is_none() {
                     warnings.push(TokenizerWarning::MissingPreTokenizer);
-                    Self::bpe("default")?
                 }
-            },
+                Self::bpe(pre.unwrap_or("default"))?
+            }
             "gemma4" => Self::bpe("gemma4")?,
             "bert" | "t5" | "rwkv" | "plamo2" | "hybriddna" | "whitespace" | "no_vocab"
             | "none" => {

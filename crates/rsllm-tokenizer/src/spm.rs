@@ -64,7 +64,7 @@ impl SentencePiece {
         let Scratch { merger, cache, .. } = scratch;
         for word in self.breaks.words(text) {
             cache.get_or_encode(word, out, |out| {
-                self.encode_word(vocabulary, word, merger, out)
+                self.encode_word(vocabulary, word, merger, out);
             });
         }
     }

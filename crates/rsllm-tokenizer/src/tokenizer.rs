@@ -79,16 +79,13 @@ impl Tokenizer {
         let mut vocabulary = Vocabulary::from_metadata(metadata)?;
         let mut special = settings.special_tokens(metadata, &vocabulary, &mut warnings)?;
         let end_of_generation = special::discover(&mut vocabulary, &mut special, &mut warnings);
-        let model = match settings.pre_tokenizer {
-            Some(pre_tokenizer) => {
-                Model::Bpe(Box::new(Bpe::new(metadata, pre_tokenizer, &vocabulary)?))
+        let model = if let Some(pre_tokenizer) = settings.pre_tokenizer {
+            Model::Bpe(Box::new(Bpe::new(metadata, pre_tokenizer, &vocabulary)?))
+        } else {
+            if !vocabulary.has_scores() {
+                warnings.push(TokenizerWarning::MissingScores);
             }
-            None => {
-                if !vocabulary.has_scores() {
-                    warnings.push(TokenizerWarning::MissingScores);
-                }
-                Model::SentencePiece(Box::new(SentencePiece::new(&vocabulary, special.unknown)))
-            }
+            Model::SentencePiece(Box::new(SentencePiece::new(&vocabulary, special.unknown)))
         };
         let finders = Finders::new(&vocabulary, &Stripping::from_metadata(metadata))?;
         let inner = Inner {
@@ -157,14 +154,14 @@ impl Tokenizer {
         for token in fixed {
             if done < token.start {
                 finders.harmless.cut(&text, done, token.start, &mut |part| {
-                    encoder.part(&text, part)
+                    encoder.part(&text, part);
                 });
             }
             encoder.part(&text, token);
             done = token.end;
         }
         finders.harmless.cut(&text, done, text.len(), &mut |part| {
-            encoder.part(&text, part)
+            encoder.part(&text, part);
         });
         encoder.finish()
     }
@@ -381,15 +378,12 @@ impl<'t> Encoder<'t> {
     }
 
     fn part(&mut self, text: &str, part: Part) {
-        match part.token {
-            Some(id) => {
-                self.ids.push(id);
-                self.at_start = true;
-            }
-            None => {
-                self.fragment(&text[part.start..part.end]);
-                self.at_start = false;
-            }
+        if let Some(id) = part.token {
+            self.ids.push(id);
+            self.at_start = true;
+        } else {
+            self.fragment(&text[part.start..part.end]);
+            self.at_start = false;
         }
     }
 

@@ -1,7 +1,7 @@
 //! Which classes a character is in, as far as pre-tokenizers ask: one table lookup a character.
 //!
-//! The data are those of `regex-syntax` (Unicode 16). A vocabulary's own tokenizer may have been made with another
-//! version; they differ in characters that the older one had not assigned.
+//! The data are those of `regex-syntax`, cut back to Unicode 15.1: that is what the reference uses (found by comparing all
+//! code points), and hardly a vocabulary was made with a later version. To it, later characters are of no class.
 
 use std::sync::LazyLock;
 
@@ -68,6 +68,10 @@ impl ClassTable {
 
     fn build() -> Self {
         let n_pages = (char::MAX as usize >> 8) + 1;
+        let mut is_assigned = vec![false; char::MAX as usize + 1];
+        for (first, last) in class_ranges(r"\p{Age=15.1}") {
+            is_assigned[first as usize..=last as usize].fill(true);
+        }
         let mut flat = vec![[Classes::NONE; 256]; n_pages];
         for (pattern, class) in [
             (r"[\p{Lu}\p{Lt}]", Classes::UPPER),
@@ -80,7 +84,7 @@ impl ClassTable {
             (r"\p{Han}", Classes::HAN),
         ] {
             for (first, last) in class_ranges(pattern) {
-                for code in first as usize..=last as usize {
+                for code in (first as usize..=last as usize).filter(|&code| is_assigned[code]) {
                     let entry = &mut flat[code >> 8][code & 0xFF];
                     *entry = entry.or(class);
                 }
@@ -153,6 +157,8 @@ mod tests {
             ('\u{85}', Classes::SPACE),
             ('\n', Classes::SPACE.or(Classes::NEWLINE)),
             ('\0', Classes::NONE),
+            // A letter since Unicode 16.
+            ('\u{13EB5}', Classes::NONE),
             ('\u{10FFFF}', Classes::NONE),
         ] {
             assert_eq!(table.classes(c), class, "{c:?}");

@@ -10,7 +10,7 @@ use rsllm_gguf::{Metadata, Value};
 use rsllm_tokenizer::{DecodeOptions, Tokenizer, TokenizerError, TokenizerWarning};
 
 fn error(metadata: &Metadata) -> TokenizerError {
-    Tokenizer::from_metadata(metadata).unwrap_err()
+    Tokenizer::from_metadata(metadata).expect_err("the file is hostile")
 }
 
 /// The message with its causes.

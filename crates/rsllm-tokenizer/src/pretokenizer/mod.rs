@@ -121,7 +121,7 @@ fn split_digit_groups(
         let mut left = fragment.text[at..end].chars().count();
         let mut start = at;
         for (index, _) in fragment.text[at..end].char_indices() {
-            if index > 0 && left % 3 == 0 {
+            if index > 0 && left.is_multiple_of(3) {
                 piece(start, at + index);
                 start = at + index;
             }

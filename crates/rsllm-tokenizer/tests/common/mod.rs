@@ -1,6 +1,10 @@
 //! Toy vocabularies, small enough to read.
 
-#![allow(dead_code, reason = "each test file uses its own part")]
+#![allow(
+    dead_code,
+    clippy::unwrap_used,
+    reason = "each test file uses its own part, and a failure here fails the test"
+)]
 
 use rsllm_gguf::Metadata;
 use rsllm_tokenizer::{EncodeOptions, Tokenizer};
