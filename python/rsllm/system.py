@@ -96,15 +96,60 @@ def sync_folder(path: Path) -> None:
         os.close(descriptor)
 
 
-def memory() -> dict[str, int]:
-    """Bytes of memory: `total` and `available`, as far as the system tells."""
+def memory(root: Path = Path("/")) -> dict[str, int]:
+    """Bytes of memory: `total` and `available`, as far as the system tells, and within the limits of a container.
+
+    Memory that holds cached file pages counts as available. `root` is where the system's files are, for tests.
+    """
     with contextlib.suppress(OSError, ValueError, IndexError):
-        lines = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text().splitlines())
+        lines = dict(line.split(":", 1) for line in (root / "proc/meminfo").read_text().splitlines())
         figures = {"total": "MemTotal", "available": "MemAvailable"}
-        return {name: int(lines[key].split()[0]) * 1024 for name, key in figures.items() if key in lines}
+        found = {name: int(lines[key].split()[0]) * 1024 for name, key in figures.items() if key in lines}
+        for limit, left in _group_limits(root):
+            for name, bound in (("total", limit), ("available", left)):
+                found[name] = min(found.get(name, bound), bound)
+        return found
     with contextlib.suppress(OSError, ValueError, AttributeError):
         return {"total": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")}
     return {}
+
+
+# Of each version of control groups: where it is mounted, its limit, its usage, and the file cache dropped first.
+_GROUPS = {
+    2: ("sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"),
+    1: ("sys/fs/cgroup/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+}
+
+
+def _group_limits(root: Path) -> Iterator[tuple[int, int]]:
+    """Limit and rest, in bytes, of each control group that bounds the memory of this process."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers and "memory" not in controllers.split(","):
+            continue
+        mount, limit_file, usage_file, cache_line = _GROUPS[1 if controllers else 2]
+        group = root / mount / path.lstrip("/")
+        # A limit of any parent binds too; in a container the path may be the host's and lead nowhere but to the mount.
+        for folder in [group, *group.parents]:
+            with contextlib.suppress(OSError, ValueError):  # "max" is no number, hence no limit
+                limit = int((folder / limit_file).read_text())
+                usage = int((folder / usage_file).read_text())
+                yield limit, max(0, limit - max(0, usage - _cache_bytes(folder / "memory.stat", cache_line)))
+            if folder == root / mount:
+                break
+
+
+def _cache_bytes(path: Path, name: str) -> int:
+    with contextlib.suppress(OSError, ValueError):
+        for line in path.read_text().splitlines():
+            if line.startswith(f"{name} "):
+                return int(line.split()[1])
+    return 0
 
 
 def anonymous_bytes(process: int) -> int | None:

@@ -286,6 +286,8 @@ def test_a_plan_takes_the_figures_of_the_core() -> None:
     figures = {"context": 8, "context_reason": "r", "training_context": 9, "weight_bytes": 1, "kv_bytes": 2}
     made = MemoryPlan.from_core({**figures, "scratch_bytes": 3, "more": 4})
     assert (made.own_bytes, made.total_bytes) == (5, 6)
+    read = MemoryPlan.from_core({**figures, "scratch_bytes": 3}, mapped=False)
+    assert (read.own_bytes, read.total_bytes) == (6, 6)
     for bad in (figures, {**figures, "scratch_bytes": "many"}, {**figures, "scratch_bytes": None}):
         with pytest.raises(ProtocolError, match="memory plan"):
             MemoryPlan.from_core(bad)

@@ -32,13 +32,16 @@ class MemoryPlan:
     """The KV cache of a full context."""
     scratch_bytes: int
     """Activations and scratch."""
+    mapped: bool = True
+    """The weights are mapped; else they are read, and are memory of the process's own."""
 
     @classmethod
-    def from_core(cls, plan: Mapping[str, Any]) -> MemoryPlan:
+    def from_core(cls, plan: Mapping[str, Any], *, mapped: bool = True) -> MemoryPlan:
         """The plan that `_core.plan` gives. Members that are not known here are left alone."""
         try:
             return cls(
                 context_reason=str(plan["context_reason"]),
+                mapped=mapped,
                 **{
                     name: int(plan[name])
                     for name in ("context", "training_context", "weight_bytes", "kv_bytes", "scratch_bytes")
@@ -50,12 +53,12 @@ class MemoryPlan:
     @property
     def own_bytes(self) -> int:
         """What the process allocates for itself: this must fit, or loading is refused."""
-        return self.kv_bytes + self.scratch_bytes
+        return self.kv_bytes + self.scratch_bytes + (0 if self.mapped else self.weight_bytes)
 
     @property
     def total_bytes(self) -> int:
         """With the weights: what should fit for full speed."""
-        return self.own_bytes + self.weight_bytes
+        return self.kv_bytes + self.scratch_bytes + self.weight_bytes
 
     def describe(self) -> str:
         """The plan in one line.
@@ -64,7 +67,8 @@ class MemoryPlan:
         'context 4096 (as requested): 96 MiB of weights, mapped; 90 MiB of KV cache; 30 MiB of scratch'
         """
         return (
-            f"context {self.context} ({self.context_reason}): {mebibytes(self.weight_bytes)} of weights, mapped; "
+            f"context {self.context} ({self.context_reason}): {mebibytes(self.weight_bytes)} of weights, "
+            f"{'mapped' if self.mapped else 'read'}; "
             f"{mebibytes(self.kv_bytes)} of KV cache; {mebibytes(self.scratch_bytes)} of scratch"
         )
 

@@ -143,7 +143,8 @@ class Running:
         """Bytes that the system calls free and that are this model's all the same."""
         if self.plan is None:
             return 0
-        return max(0, self.plan.own_bytes - self.resident_bytes) + self.plan.weight_bytes
+        shared = self.plan.total_bytes - self.plan.own_bytes
+        return max(0, self.plan.own_bytes - self.resident_bytes) + shared
 
     @property
     def returned_bytes(self) -> int:

@@ -307,7 +307,9 @@ class RunnerProcess:
             )
         await child.send(Plan(self.path, dict(self.options)))
         planned = await child.receive(limit, Planned)
-        child.planned.set_result(None if planned.plan is None else MemoryPlan.from_core(planned.plan))
+        mapped = self.options.get("mmap", True) is not False
+        plan = None if planned.plan is None else MemoryPlan.from_core(planned.plan, mapped=mapped)
+        child.planned.set_result(plan)
         await child.wanted.wait()
         await child.send(Load(self.path, dict(self.options)))
         ready = await child.receive(limit, Ready)
