@@ -12,6 +12,7 @@
     crash_after     ends the process after so many pieces of a sequence, in the same way as `crash_how`
     crash_how       an exit code or a signal's name (default SIGKILL)
     fail_after      a sequence fails after so many pieces
+    compile         seconds that a sequence with a schema takes before it begins
     hang_after      after so many pieces the process neither reads nor writes
     ignore_shutdown the process goes on when it is told to end
     flood           at the first sequence: "frames" (a frame that is too large), "noise" (random bytes), "unknown" (a
@@ -123,6 +124,8 @@ class FakeEngine:
         if len(ids) >= self.context:
             raise ContextLengthError("the prompt is too long", prompt_tokens=len(ids), context=self.context)
         flood(self.behaviour.get("flood"))
+        if options.get("schema"):
+            time.sleep(self.behaviour.get("compile", 0))
         return FakeGeneration(self.behaviour, ids, options, self.context)
 
     def close(self) -> None:

@@ -186,6 +186,23 @@ async def test_closing_cancelling_and_dropping_stop_the_sequence(make: Make) -> 
     assert await none_is_running()
 
 
+async def test_compiling_a_constraint_keeps_nobody_waiting_and_can_be_cancelled(make: Make) -> None:
+    runner = make(compile=1.0)
+    await runner.ensure_ready()
+    constrained = await runner.generate([1], {**validate({}), "schema": "{}"})
+    given_up = await runner.generate([1], {**validate({}), "schema": "{}"})
+    given_up.cancel()
+    assert await text_of(runner) == "abababab"
+    assert await runner.ping() < 1
+    assert (await runner.stats())["metrics"] == {"running": 0}
+    assert "".join([token async for token in constrained]) == "abababab"
+    for _ in range(100):
+        if (await runner.stats())["metrics"] == {"running": 0}:
+            break
+        await asyncio.sleep(0.02)
+    assert (await runner.stats())["metrics"] == {"running": 0}
+
+
 # Loading that fails.
 
 

@@ -2,7 +2,7 @@
 
 Three kinds of threads. The main one reads frames and never waits for the engine, so a cancel or a ping is heard at
 once, whatever is running. The *pump* collects what the engine has made of all sequences and sends one frame a step.
-*Callers*, a few, answer what has one answer and may take long (logits, tokens of a long text).
+*Callers*, a few, answer what has one answer and may take long (logits, tokens of a long text), and compile constraints.
 
 The process ends when its socket closes: the parent is gone or wants it gone, and what it still computes is for nobody.
 The kernel also kills it when the parent dies, which needs no thread of this process to be able to run.
@@ -59,7 +59,9 @@ _READ_BYTES = 1 << 16
 _STEP_MILLISECONDS = 10
 # What one sequence may add to a frame; the rest waits for the next, so that a fast one starves nobody.
 _PIECES_A_STEP = 16
-_CALLERS = 2
+_CALLERS = 4
+# A constraint is compiled before its sequence begins, which can take a second; frames are read all the while.
+_SLOW_OPTIONS = ("schema", "regex", "grammar")
 _ENGINE_OPTIONS = {"threads", "context", "kv_type", "isa", "mmap"}
 
 
@@ -186,17 +188,20 @@ class Worker:
     def _generate(self, message: Generate) -> None:
         if self._engine is None:
             raise ProtocolError("a sequence before a model")
+        self._pump.expect(message.id)
+        if any(message.options.get(name) is not None for name in _SLOW_OPTIONS):
+            self._callers.submit(self._start, self._engine, message)
+        else:
+            self._start(self._engine, message)
+
+    def _start(self, engine: EngineLike, message: Generate) -> None:
         try:
-            options = unpack_options(message.options, self._text_tokens)
-            generation = self._engine.generate(message.ids, options)
+            options = unpack_options(message.options, lambda text: engine.tokenize_parts([(text, True)]))
+            generation = engine.generate(message.ids, options)
         except Exception as error:
             self._pump.fail(message.id, error)
         else:
             self._pump.add(message.id, generation)
-
-    def _text_tokens(self, text: str) -> list[int]:
-        assert self._engine is not None, "a sequence has begun"
-        return self._engine.tokenize_parts([(text, True)])
 
     def _call(self, message: Call) -> None:
         if message.method == "ping":  # from this thread: it says that frames are read
@@ -278,24 +283,38 @@ class _Pump:
         self._changed = threading.Condition()
         self._arrived: deque[tuple[int, GenerationLike]] = deque()
         self._failed: list[Ended] = []
+        # Sequences that are about to begin, and whether they are still wanted.
+        self._expected: dict[int, bool] = {}
         self._running: dict[int, GenerationLike] = {}
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="rsllm-pump", daemon=True)
         self._thread.start()
 
+    def expect(self, id: int) -> None:
+        """A sequence will be added, or fail; it can be cancelled from now on."""
+        with self._changed:
+            if id in self._expected or id in self._running or any(number == id for number, _ in self._arrived):
+                raise ProtocolError(f"two sequences have the id {id}")
+            self._expected[id] = True
+
     def add(self, id: int, generation: GenerationLike) -> None:
         with self._changed:
+            if not self._expected.pop(id) or self._closed:
+                generation.cancel()
             self._arrived.append((id, generation))
             self._changed.notify()
 
     def fail(self, id: int, error: Exception) -> None:
         """A sequence that never began; its end goes the way of all ends, so that order is kept."""
         with self._changed:
+            self._expected.pop(id)
             self._failed.append(Ended(id, error=to_fault(error)))
             self._changed.notify()
 
     def cancel(self, id: int) -> None:
         with self._changed:
+            if id in self._expected:
+                self._expected[id] = False
             generation = self._running.get(id) or next((it for number, it in self._arrived if number == id), None)
         if generation is not None:
             generation.cancel()
