@@ -99,7 +99,7 @@ class Reference:
             self._call("logits", ids=list(ids), prompt=prompt, out=str(out))
             mapped: Logits = np.load(out, mmap_mode="r")
             return mapped
-        with tempfile.TemporaryDirectory(dir=assets.cache_dir()) as folder:
+        with tempfile.TemporaryDirectory(prefix=".logits-", dir=assets.cache_dir()) as folder:
             path = Path(folder) / "logits.npy"
             self._call("logits", ids=list(ids), prompt=prompt, out=str(path))
             rows: Logits = np.load(path)
