@@ -191,6 +191,10 @@ pub(super) fn dot_rows<U: Pod>(
 /// All rows times `C` columns. The results are the first `C` of each row of `call.out`.
 #[inline(never)]
 #[target_feature(enable = "avx2,fma,f16c")]
+#[expect(
+    clippy::needless_range_loop,
+    reason = "an index into several arrays at once, and all registers in the end"
+)]
 fn dot_columns<U: Pod, const C: usize>(
     call: Call<'_>,
     x: [&[ActivationBlock]; C],

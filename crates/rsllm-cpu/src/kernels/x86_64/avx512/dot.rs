@@ -244,6 +244,10 @@ pub(super) fn dot_rows<U: Pod, const N: usize>(
 /// All rows times `C` columns, `R` rows at a time. The results are the first `C` of each row of `call.out`.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+#[expect(
+    clippy::needless_range_loop,
+    reason = "an index into several arrays at once, and all registers in the end"
+)]
 fn dot_columns<U: Pod, const N: usize, const R: usize, const C: usize>(
     call: Call<'_>,
     x: [&[ActivationBlock]; C],
