@@ -13,12 +13,14 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import gc
 import json
 import os
 import random
 import shutil
 import signal
+import statistics
 import sys
 import tempfile
 import threading
@@ -145,12 +147,42 @@ class Soak:
             await asyncio.sleep(self.random.random() * 0.3)
             pids = [status.pid for status in self.pool.status() if status.pid is not None]
             if pids:
-                os.kill(self.random.choice(pids), signal.SIGKILL)
+                with contextlib.suppress(ProcessLookupError):  # it has just ended by itself
+                    os.kill(self.random.choice(pids), signal.SIGKILL)
                 self.report.unkind["kill -9"] += 1
         elif trouble < 0.25:
             self.report.unkind["unload"] += self.pool.unload(self.random.choice(self.paths))
         await asyncio.gather(*requests)
         self.report.rounds += 1
+
+
+async def steady(command: Sequence[str], path: str, requests: int, parallel: int = 5) -> dict[str, Any]:
+    """Many short requests, some at a time: latency and memory at the beginning and at the end. They must not grow."""
+    latencies: list[float] = []
+    memory: list[tuple[int, int]] = []
+    async with RunnerPool(command=command) as pool:
+
+        async def client() -> None:
+            while len(latencies) < requests:
+                begin = time.monotonic()
+                async with pool.use(path, options=RunnerOptions(context=256)) as model:
+                    ids = await model.tokenize([("Hi", True)])
+                    async for _ in await model.generate(ids, validate({"max_tokens": 1})):
+                        pass
+                latencies.append(time.monotonic() - begin)
+                if len(latencies) % max(1, requests // 20) == 0:
+                    (status,) = pool.status()
+                    memory.append((anonymous_bytes(os.getpid()) or 0, status.own_bytes))
+
+        await asyncio.gather(*(client() for _ in range(parallel)))
+    fifth = max(1, len(latencies) // 5)
+    return {
+        "requests": len(latencies),
+        "first_fifth_median_ms": round(1e3 * statistics.median(latencies[:fifth]), 2),
+        "last_fifth_median_ms": round(1e3 * statistics.median(latencies[-fifth:]), 2),
+        "parent_grew_bytes": memory[-1][0] - memory[len(memory) // 5][0],
+        "runner_grew_bytes": memory[-1][1] - memory[len(memory) // 5][1],
+    }
 
 
 def children() -> list[int]:
@@ -212,12 +244,16 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.soak_runner", description=__doc__.split("\n\n")[0])
     parser.add_argument("--rounds", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--steady", type=int, metavar="REQUESTS", help="so many short requests instead, five at a time")
     parser.add_argument("--fake", action="store_true", help="runners without a model")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=assets.cache_dir()) as folder:
         command, paths = (
             (FAKE_COMMAND, fake_models()) if arguments.fake else (WORKER_COMMAND, real_models(Path(folder)))
         )
+        if arguments.steady:
+            print(json.dumps(asyncio.run(steady(command, paths[0], arguments.steady)), indent=2))
+            return 0
         report = asyncio.run(soak(command, paths, arguments.rounds, arguments.seed, quiet=False))
     print("\n".join(report.lines()))
     print("holds" if not report.problems else f"{len(report.problems)} problems")

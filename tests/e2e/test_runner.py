@@ -22,9 +22,9 @@ from rsllm.runner.policy import RunnerOptions
 from rsllm.runner.pool import RunnerPool
 from rsllm.runner.process import WORKER_COMMAND, RunnerProcess
 from rsllm.runner.scheduler import Settings
-from tests.soak_runner import fake_models, real_models, soak
+from tests.soak_runner import fake_models, real_models, soak, steady
 from tests.support.fake_runner import COMMAND as FAKE_COMMAND
-from tests.support.fake_runner import ROOT
+from tests.support.fake_runner import ROOT, fake_path
 
 pytestmark = [pytest.mark.real_model, pytest.mark.timeout(300)]
 
@@ -172,6 +172,14 @@ async def test_random_trouble_under_load_without_a_model() -> None:
     assert report.outcomes["answered"] > 0 and report.outcomes["RunnerCrashedError"] > 0
 
 
+async def test_many_short_requests_leave_no_trace() -> None:
+    """CON-06, the short form; `python -m tests.soak_runner --steady 10000` is the long one."""
+    figures = await steady(FAKE_COMMAND, fake_path(pieces=1), 500)
+    assert figures["requests"] >= 500
+    assert figures["parent_grew_bytes"] < 8 << 20
+    assert figures["runner_grew_bytes"] < 8 << 20
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 async def test_random_trouble_under_load_with_a_model(tmp_path: Path) -> None:
@@ -201,12 +209,12 @@ if hasattr(_core, "plan"):
             await runner.stop()
 
     async def test_a_full_context_takes_what_was_planned(smollm2_path: Path) -> None:
-        runner = RunnerProcess("full", smollm2_path, {"context": 2048})
+        runner = RunnerProcess("full", smollm2_path, {"context": 1024, "kv_type": "f32"})
         try:
             plan = await runner.plan()
             assert plan is not None
             await runner.ensure_ready()
-            prompt = [5 + number % 900 for number in range(2000)]
+            prompt = [5 + number % 900 for number in range(1000)]
             generation = await runner.generate(prompt, validate({"ignore_eos": True}))
             async for _ in generation:
                 pass

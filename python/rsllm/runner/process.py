@@ -146,8 +146,7 @@ class RunnerProcess:
     @property
     def pid(self) -> int | None:
         """The child's process id, while there is one."""
-        over = self._supervisor is None or self._supervisor.done()
-        return self._child.pid if self._child is not None and not over else None
+        return self._child.pid if self._child is not None else None
 
     @property
     def last_lines(self) -> tuple[str, ...]:
@@ -450,7 +449,6 @@ class _Child:
     def __init__(self, name: str) -> None:
         self.loop = loop = asyncio.get_running_loop()
         self.name = name
-        self.pid: int | None = None
         self.wanted = asyncio.Event()
         self.stop = asyncio.Event()
         self.planned: asyncio.Future[MemoryPlan | None] = loop.create_future()
@@ -468,6 +466,12 @@ class _Child:
         self._writer: asyncio.StreamWriter | None = None
         self._logging: asyncio.Task[None] | None = None
 
+    @property
+    def pid(self) -> int | None:
+        """The process id, until the process has been waited for: after that it may be somebody else's."""
+        alive = self._process is not None and self._process.returncode is None
+        return self._process.pid if alive and self._process is not None else None
+
     async def spawn(self, command: Sequence[str], memory_bytes: int | None) -> None:
         ours, theirs = socket.socketpair()
         try:
@@ -483,7 +487,6 @@ class _Child:
                 stderr=asyncio.subprocess.PIPE,
                 process_group=0,  # Ctrl-C of the terminal is for the parent
             )
-            self.pid = self._process.pid
             self._logging = asyncio.create_task(self._log())
             self._reader, self._writer = await asyncio.open_connection(sock=ours, limit=1 << 20)
         except BaseException:
