@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 import rsllm
-from rsllm import _core
 from rsllm.errors import ContextLengthError, GgufError, OptionError, RunnerCrashedError
 from rsllm.options import validate
 from rsllm.runner.policy import RunnerOptions
@@ -192,34 +191,33 @@ async def test_a_little_random_trouble_with_a_model(smollm2_path: Path) -> None:
     assert report.problems == []
 
 
-if hasattr(_core, "plan"):
+@pytest.mark.parametrize("context", [None, 300, 2048])
+@pytest.mark.parametrize("kv_type", ["f16", "f32"])
+async def test_the_plan_is_what_is_allocated(smollm2_path: Path, context: int | None, kv_type: str) -> None:
+    options = RunnerOptions(context=context, kv_type=kv_type).given()
+    runner = RunnerProcess("planned", smollm2_path, options)
+    try:
+        plan = await runner.plan()
+        assert plan is not None
+        info = await runner.ensure_ready({**options, "context": plan.context})
+        for figure in ("context", "weight_bytes", "kv_bytes", "scratch_bytes"):
+            assert info[figure] == getattr(plan, figure), figure
+    finally:
+        await runner.stop()
 
-    @pytest.mark.parametrize("context", [None, 300, 2048])
-    @pytest.mark.parametrize("kv_type", ["f16", "f32"])
-    async def test_the_plan_is_what_is_allocated(smollm2_path: Path, context: int | None, kv_type: str) -> None:
-        options = RunnerOptions(context=context, kv_type=kv_type).given()
-        runner = RunnerProcess("planned", smollm2_path, options)
-        try:
-            plan = await runner.plan()
-            assert plan is not None
-            info = await runner.ensure_ready({**options, "context": plan.context})
-            for figure in ("context", "weight_bytes", "kv_bytes", "scratch_bytes"):
-                assert info[figure] == getattr(plan, figure), figure
-        finally:
-            await runner.stop()
 
-    async def test_a_full_context_takes_what_was_planned(smollm2_path: Path) -> None:
-        runner = RunnerProcess("full", smollm2_path, {"context": 1024, "kv_type": "f32"})
-        try:
-            plan = await runner.plan()
-            assert plan is not None
-            await runner.ensure_ready()
-            prompt = [5 + number % 900 for number in range(1000)]
-            generation = await runner.generate(prompt, validate({"ignore_eos": True}))
-            async for _ in generation:
-                pass
-            assert generation.stats is not None and generation.stats.finish_reason == "context"
-            taken = runner.anonymous_bytes()
-            assert abs(taken - plan.own_bytes) <= 0.05 * plan.own_bytes + (32 << 20), (taken, plan)
-        finally:
-            await runner.stop()
+async def test_a_full_context_takes_what_was_planned(smollm2_path: Path) -> None:
+    runner = RunnerProcess("full", smollm2_path, {"context": 1024, "kv_type": "f32"})
+    try:
+        plan = await runner.plan()
+        assert plan is not None
+        await runner.ensure_ready()
+        prompt = [5 + number % 900 for number in range(1000)]
+        generation = await runner.generate(prompt, validate({"ignore_eos": True}))
+        async for _ in generation:
+            pass
+        assert generation.stats is not None and generation.stats.finish_reason == "context"
+        taken = runner.anonymous_bytes()
+        assert abs(taken - plan.own_bytes) <= 0.05 * plan.own_bytes + (32 << 20), (taken, plan)
+    finally:
+        await runner.stop()

@@ -104,8 +104,7 @@ class _Core:
         self.__version__ = _core.__version__
 
     def plan(self, path: str, options: Mapping[str, Any]) -> dict[str, Any] | None:
-        plan: Callable[..., dict[str, Any]] | None = getattr(self._core, "plan", None)
-        return None if plan is None else plan(path, **options)
+        return self._core.plan(path, **options)
 
     def load(self, path: str, options: Mapping[str, Any]) -> EngineLike:
         return self._core.Engine(path, **options)
