@@ -33,6 +33,7 @@ class Config:
     `RSLLM_CACHE`              folder of fetched models (default: `rsllm` under the user's cache folder)
     `RSLLM_DEBUG`              the command line shows tracebacks
     `RSLLM_ISA`                instruction set of models loaded without another choice; `rsllm doctor` lists them
+    `RSLLM_RUNNER_MEMORY`      most memory that a model may take beside its weights: bytes, or `8G`, `8GiB`, `8GB`
     `RSLLM_HISTORY`            file of the interactive session's history
     `OLLAMA_NOHISTORY`         no history file
     `OLLAMA_CONTEXT_LENGTH`    the command line's context where `--num-ctx` is not given; 0 = automatic
@@ -58,6 +59,7 @@ class Config:
     max_loaded_models: int = 0
     max_queue: int = 512
     num_parallel: int | None = None
+    runner_memory_bytes: int | None = None
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Config:
@@ -85,6 +87,7 @@ class Config:
             max_loaded_models=_count("OLLAMA_MAX_LOADED_MODELS", text("OLLAMA_MAX_LOADED_MODELS")) or 0,
             max_queue=_count("OLLAMA_MAX_QUEUE", text("OLLAMA_MAX_QUEUE") or "512") or 0,
             num_parallel=_count("OLLAMA_NUM_PARALLEL", text("OLLAMA_NUM_PARALLEL")),
+            runner_memory_bytes=_bytes("RSLLM_RUNNER_MEMORY", text("RSLLM_RUNNER_MEMORY")),
         )
 
 
@@ -120,6 +123,23 @@ def _seconds(name: str, value: str, default: float) -> float:
     except ValueError as error:
         raise OptionError(f"{name} must be a duration such as 5m, or seconds: {error}", name=name) from None
     return seconds if seconds >= 0 else math.inf
+
+
+_PREFIXES = "KMGT"
+
+
+def _bytes(name: str, value: str) -> int | None:
+    """A size: `8G` and `8GiB` count in powers of 1024, `8GB` in powers of 1000; a plain number is bytes."""
+    if not value:
+        return None
+    number = value.rstrip(_PREFIXES + _PREFIXES.lower() + "iIbB")
+    unit = value[len(number) :].upper()
+    base = 1000 if len(unit) == 2 and unit.endswith("B") else 1024
+    exponent = _PREFIXES.find(unit[:1]) + 1 if unit not in ("", "B") else 0
+    known = unit in ("", "B") or (exponent > 0 and unit[1:] in ("", "B", "IB"))
+    if not known or not number.strip().isascii() or not number.strip().isdigit():
+        raise OptionError(f"{name} must be a number of bytes, or one with a unit such as 8G or 8GiB", name=name)
+    return int(number) * base**exponent or None
 
 
 def _limit(seconds: float) -> float | None:

@@ -53,3 +53,28 @@ def test_history_is_off_when_asked(value: str, expected: bool) -> None:
 def test_a_bad_number_is_an_error_naming_the_variable(value: str) -> None:
     with pytest.raises(OptionError, match="OLLAMA_CONTEXT_LENGTH"):
         Config.from_environment({**HOME, "OLLAMA_CONTEXT_LENGTH": value})
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ("8032385536", 8032385536),
+        ("8G", 8 << 30),
+        ("8GiB", 8 << 30),
+        ("8 gib", 8 << 30),
+        ("8GB", 8 * 10**9),
+        ("512m", 512 << 20),
+        ("1T", 1 << 40),
+        ("100B", 100),
+        ("0", None),
+        ("", None),
+    ],
+)
+def test_a_size_may_have_a_unit(value: str, expected: int | None) -> None:
+    assert Config.from_environment({**HOME, "RSLLM_RUNNER_MEMORY": value}).runner_memory_bytes == expected
+
+
+@pytest.mark.parametrize("value", ["abc", "8X", "G", "-8G", "8.5G", "8iB", "8GiBiB", "8BG", "٨"])
+def test_a_size_that_is_none_is_an_error_at_the_start(value: str) -> None:
+    with pytest.raises(OptionError, match="RSLLM_RUNNER_MEMORY"):
+        Config.from_environment({**HOME, "RSLLM_RUNNER_MEMORY": value})

@@ -100,7 +100,7 @@ class RunnerPool:
             keep_alive=config.keep_alive_seconds,
         )
         defaults = RunnerOptions(kv_type=config.kv_type, isa=config.isa)
-        limits = Limits(load_seconds=config.load_timeout_seconds)
+        limits = Limits(load_seconds=config.load_timeout_seconds, memory_bytes=config.runner_memory_bytes)
         return cls(settings, **{"defaults": defaults, "limits": limits, **arguments})
 
     @contextlib.asynccontextmanager
