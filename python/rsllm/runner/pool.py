@@ -3,11 +3,13 @@
 The pool is the asyncio side of the scheduler: it turns what callers want and what processes do into events, and
 carries out the effects. All of it happens in one event loop, so there are no locks.
 
->>> async with RunnerPool() as pool:                                        # doctest: +SKIP
-...     async with pool.use("model.gguf", keep_alive=60) as model:
-...         ids = await model.tokenize([("Once upon a time", True)], add_special=True)
-...         async for token in await model.generate(ids, validate({"max_tokens": 20})):
-...             print(token, end="")
+>>> async def main():
+...     async with RunnerPool() as pool, pool.use("model.gguf", keep_alive=60) as model:
+...         ids = await model.tokenize([("The capital of France is", True)], add_special=True)
+...         answer = await model.generate(ids, validate({"max_tokens": 1, "temperature": 0}))
+...         return [str(token) async for token in answer]
+>>> asyncio.run(main())
+[' Paris']
 """
 
 from __future__ import annotations
