@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use llguidance::api::{ParserLimits, TopLevelGrammar};
+use llguidance::api::{GrammarInit, ParserLimits, TopLevelGrammar};
 use llguidance::earley::SlicedBiasComputer;
 use llguidance::toktrie::InferenceCapabilities;
-use llguidance::{Matcher, ParserFactory, regex_to_lark};
+use llguidance::{Logger, Matcher, ParserFactory, regex_to_lark};
 use rsllm_tokenizer::Tokenizer;
 
 use super::error::ConstraintError;
@@ -33,7 +33,6 @@ impl Grammars {
             reason: error.to_string(),
         })?;
         factory.quiet();
-        *factory.limits_mut() = limits();
         Ok(Self {
             factory: Arc::new(factory),
             end_tokens: tokenizer.end_of_generation().into(),
@@ -72,18 +71,23 @@ impl Grammars {
             }
             ConstraintSpec::Regex(pattern) => lark_of_regex(pattern)?,
             ConstraintSpec::Lark(text) => {
-                check_lark(text)?;
+                check_lark(text, MAX_LARK_BYTES)?;
                 TopLevelGrammar::from_lark(text.clone())
             }
             ConstraintSpec::Gbnf(text) => {
                 let lark = gbnf::to_lark(text)?;
-                check_lark(&lark)?;
+                check_lark(&lark, MAX_TRANSLATED_BYTES)?;
                 TopLevelGrammar::from_lark(lark)
             }
         };
         let parser = self
             .factory
-            .create_parser(grammar)
+            .create_parser_from_init_ext(
+                GrammarInit::Serialized(grammar),
+                Logger::new(0, 0),
+                InferenceCapabilities::default(),
+                limits(spec),
+            )
             .map_err(|error| ConstraintError::refused(kind, &error))?;
         let mut constraint = Constraint {
             matcher: Matcher::new(Ok(parser)),
@@ -92,17 +96,15 @@ impl Grammars {
             kind,
         };
         // The first mask finds what compiling does not: a start without any token, work beyond the limits.
-        constraint
-            .allowed()
-            .map_err(|error| match error {
-                ConstraintError::TooComplex { kind, reason } if reason == "NoExtensionBias" => {
-                    ConstraintError::Unsatisfiable {
-                        kind,
-                        reason: "no token of the vocabulary can begin the text".to_owned(),
-                    }
+        constraint.allowed().map_err(|error| match error {
+            ConstraintError::TooComplex { kind, reason } if reason == "NoExtensionBias" => {
+                ConstraintError::Unsatisfiable {
+                    kind,
+                    reason: "no token of the vocabulary can begin the text".to_owned(),
                 }
-                error => error,
-            })?;
+            }
+            error => error,
+        })?;
         Ok(constraint)
     }
 }
@@ -124,9 +126,9 @@ fn lark_of_regex(pattern: &str) -> Result<TopLevelGrammar, ConstraintError> {
 }
 
 /// Sizes at which the library's recursion over a grammar stays within [`STACK_BYTES`].
-fn check_lark(text: &str) -> Result<(), ConstraintError> {
+fn check_lark(text: &str, max_bytes: usize) -> Result<(), ConstraintError> {
     for (what, found, limit) in [
-        ("bytes", text.len(), MAX_LARK_BYTES),
+        ("bytes", text.len(), max_bytes),
         ("lines", text.lines().count(), MAX_LARK_LINES),
     ] {
         if found > limit {
@@ -142,13 +144,15 @@ fn check_lark(text: &str) -> Result<(), ConstraintError> {
 }
 
 /// What a constraint may cost. The library's defaults but where a comment says otherwise.
-fn limits() -> ParserLimits {
+fn limits(spec: &ConstraintSpec) -> ParserLimits {
+    let is_grammar = matches!(spec, ConstraintSpec::Lark(_) | ConstraintSpec::Gbnf(_));
     ParserLimits {
-        max_items_in_row: 2000,
+        // The work for a row grows with its square, and a grammar may have a row a character where a schema has one a word.
+        max_items_in_row: if is_grammar { 1000 } else { 2000 },
         initial_lexer_fuel: 1_000_000,
-        // Grammars over single characters need more than JSON does.
-        step_lexer_fuel: 1_000_000,
-        step_max_items: 1_000_000,
+        step_lexer_fuel: 200_000,
+        // Single characters need more than words do.
+        step_max_items: if is_grammar { 200_000 } else { 50_000 },
         // 64 MiB at the library's estimate of 1 to 2 KiB each, where its default means half a gigabyte.
         max_lexer_states: 50_000,
         max_grammar_size: 500_000,
@@ -158,9 +162,11 @@ fn limits() -> ParserLimits {
     }
 }
 
-/// Bytes of a grammar in Lark.
-const MAX_LARK_BYTES: usize = 512 << 10;
+/// Bytes of a grammar in Lark. The library's work grows with the square of a rule's alternatives.
+const MAX_LARK_BYTES: usize = 64 << 10;
+/// Bytes of a grammar translated from GBNF, where the number of nodes is limited, too.
+const MAX_TRANSLATED_BYTES: usize = 512 << 10;
 /// Lines of a Lark grammar: at most one rule each, and the library recurses from rule to rule.
-const MAX_LARK_LINES: usize = 4000;
+const MAX_LARK_LINES: usize = 3000;
 /// The stack of a compilation; only what is used takes memory.
 const STACK_BYTES: usize = 64 << 20;

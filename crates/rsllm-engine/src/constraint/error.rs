@@ -41,7 +41,9 @@ pub enum ConstraintError {
         known: &'static str,
     },
     /// A `$ref` that leads nowhere, or out of the schema.
-    #[error("the reference {reference:?} at {path} leads nowhere; references begin with `#` and stay in the schema")]
+    #[error(
+        "the reference {reference:?} at {path} leads nowhere; references begin with `#` and stay in the schema"
+    )]
     UnresolvedReference {
         /// Where.
         path: String,

@@ -8,6 +8,8 @@
 mod charset;
 mod check;
 mod lexemes;
+#[cfg(test)]
+pub(super) mod oracle;
 mod parser;
 mod write;
 

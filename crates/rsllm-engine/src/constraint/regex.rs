@@ -149,7 +149,16 @@ mod tests {
     #[test]
     fn what_is_no_regular_expression_is_named() {
         let deep = "(".repeat(100_000);
-        for pattern in ["*", "{2}", "(?<=x)*", "[a", "(a", "a{3,1}", r"\p{Nothing}", &deep] {
+        for pattern in [
+            "*",
+            "{2}",
+            "(?<=x)*",
+            "[a",
+            "(a",
+            "a{3,1}",
+            r"\p{Nothing}",
+            &deep,
+        ] {
             let error = whole_text(pattern, "regex").unwrap_err();
             assert!(
                 matches!(

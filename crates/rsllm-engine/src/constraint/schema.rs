@@ -16,7 +16,7 @@
 mod finite;
 mod names;
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
@@ -44,6 +44,7 @@ pub(super) fn prepare(text: &str) -> Result<Value, ConstraintError> {
         root: &schema,
         definitions: HashMap::new(),
         pending: Vec::new(),
+        leads_on: HashSet::new(),
         n_nodes: 0,
     };
     let root = preparer.definition("", Openness::Closed)?;
@@ -93,16 +94,14 @@ struct Preparer<'s> {
     /// Number of each definition, by JSON pointer.
     definitions: HashMap<(String, Openness), usize>,
     pending: Vec<Pending<'s>>,
+    /// Pointers from which references lead to something else than a reference.
+    leads_on: HashSet<String>,
     n_nodes: usize,
 }
 
 impl<'s> Preparer<'s> {
     /// The number of the definition at `pointer`; it is prepared later.
-    fn definition(
-        &mut self,
-        pointer: &str,
-        openness: Openness,
-    ) -> Result<usize, ConstraintError> {
+    fn definition(&mut self, pointer: &str, openness: Openness) -> Result<usize, ConstraintError> {
         let number = self.definitions.len();
         let known = self
             .definitions
@@ -220,8 +219,7 @@ impl<'s> Preparer<'s> {
                 return self.members(place, out);
             }
             "additionalProperties" => {
-                let schema =
-                    self.schema(value, &format!("{path}/{keyword}"), Openness::Closed)?;
+                let schema = self.schema(value, &format!("{path}/{keyword}"), Openness::Closed)?;
                 out.insert(keyword.to_owned(), schema);
                 return Ok(());
             }
@@ -254,7 +252,7 @@ impl<'s> Preparer<'s> {
             }
             "$ref" => {
                 let pointer = place.resolve(self.root)?;
-                check_progress(self.root, &pointer, place)?;
+                self.check_progress(&pointer, place)?;
                 let number = self.definition(&pointer, parts)?;
                 out.insert("$ref".to_owned(), reference(number).into());
                 return Ok(());
@@ -274,7 +272,9 @@ impl<'s> Preparer<'s> {
             "minimum" | "maximum" | "multipleOf" if !value.is_number() => {
                 return Err(place.expected("a number"));
             }
-            "exclusiveMinimum" | "exclusiveMaximum" if !value.is_number() && !value.is_boolean() => {
+            "exclusiveMinimum" | "exclusiveMaximum"
+                if !value.is_number() && !value.is_boolean() =>
+            {
                 return Err(place.expected("a number"));
             }
             "minimum" | "maximum" | "multipleOf" | "exclusiveMinimum" | "exclusiveMaximum" => {}
@@ -318,6 +318,14 @@ impl<'s> Preparer<'s> {
         out: &mut Map<String, Value>,
     ) -> Result<(), ConstraintError> {
         let (path, keyword) = (place.path, place.keyword);
+        let n_members = place.object()?.len();
+        if n_members > MAX_PROPERTIES {
+            return Err(too_large(
+                "properties of an object",
+                n_members,
+                MAX_PROPERTIES,
+            ));
+        }
         let mut members = Map::new();
         for (name, schema) in place.object()? {
             let member = format!("{path}/{keyword}/{}", escaped(name));
@@ -331,11 +339,7 @@ impl<'s> Preparer<'s> {
     }
 
     /// A list of schemas.
-    fn list(
-        &mut self,
-        place: Place<'_, 's>,
-        openness: Openness,
-    ) -> Result<Value, ConstraintError> {
+    fn list(&mut self, place: Place<'_, 's>, openness: Openness) -> Result<Value, ConstraintError> {
         let (path, keyword) = (place.path, place.keyword);
         place
             .array()?
@@ -343,6 +347,33 @@ impl<'s> Preparer<'s> {
             .enumerate()
             .map(|(i, schema)| self.schema(schema, &format!("{path}/{keyword}/{i}"), openness))
             .collect()
+    }
+
+    /// An error when following references from `pointer` alone leads round in a circle.
+    fn check_progress(
+        &mut self,
+        pointer: &str,
+        place: Place<'_, '_>,
+    ) -> Result<(), ConstraintError> {
+        let mut path = HashSet::new();
+        let mut next = Some(pointer.to_owned());
+        while let Some(pointer) = next.filter(|pointer| !self.leads_on.contains(pointer)) {
+            if path.contains(&pointer) {
+                return Err(ConstraintError::CircularReference {
+                    path: place.path.to_owned(),
+                    reference: place.str()?.to_owned(),
+                });
+            }
+            next = self
+                .root
+                .pointer(&pointer)
+                .and_then(|schema| schema.get("$ref"))
+                .and_then(Value::as_str)
+                .and_then(|reference| pointer_of(self.root, reference));
+            path.insert(pointer);
+        }
+        self.leads_on.extend(path);
+        Ok(())
     }
 
     fn count(&mut self, n: usize) -> Result<(), ConstraintError> {
@@ -446,33 +477,6 @@ fn percent_decoded(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// An error when following references from `pointer` alone leads round in a circle.
-fn check_progress(
-    root: &Value,
-    pointer: &str,
-    place: Place<'_, '_>,
-) -> Result<(), ConstraintError> {
-    let mut seen = vec![pointer.to_owned()];
-    while let Some(next) = root
-        .pointer(&seen[seen.len() - 1])
-        .and_then(|schema| schema.get("$ref"))
-        .and_then(Value::as_str)
-        .and_then(|reference| pointer_of(root, reference))
-    {
-        if seen.contains(&next) {
-            return Err(ConstraintError::CircularReference {
-                path: place.path.to_owned(),
-                reference: place.str()?.to_owned(),
-            });
-        }
-        seen.push(next);
-        if seen.len() > MAX_DEFINITIONS {
-            return Err(too_large("definitions", seen.len(), MAX_DEFINITIONS));
-        }
-    }
-    Ok(())
-}
-
 /// Whether several parts of the schema speak about the same object.
 fn is_combination(keywords: &Map<String, Value>) -> bool {
     let n_parts = ["allOf", "anyOf", "oneOf", "$ref"]
@@ -539,11 +543,9 @@ fn add_alternatives(keyword: &str, schemas: Value, out: &mut Map<String, Value>)
 
 /// Gives a schema without a type the one that its keywords are about.
 fn infer_type(out: &mut Map<String, Value>) {
-    let has_its_own = [
-        "type", "enum", "const", "allOf", "anyOf", "$ref",
-    ]
-    .iter()
-    .any(|keyword| out.contains_key(*keyword));
+    let has_its_own = ["type", "enum", "const", "allOf", "anyOf", "$ref"]
+        .iter()
+        .any(|keyword| out.contains_key(*keyword));
     if has_its_own {
         return;
     }
@@ -569,9 +571,8 @@ fn check_type(place: Place<'_, '_>) -> Result<(), ConstraintError> {
     if fits {
         Ok(())
     } else {
-        Err(place.expected(
-            "one or a list of object, array, string, number, integer, boolean and null",
-        ))
+        Err(place
+            .expected("one or a list of object, array, string, number, integer, boolean and null"))
     }
 }
 
@@ -649,6 +650,8 @@ fn too_large(what: &'static str, found: usize, limit: usize) -> ConstraintError 
 const MAX_SCHEMA_BYTES: usize = 1 << 20;
 /// Schemas and constants in all of it. What the library compiles them to is limited as well.
 const MAX_NODES: usize = 20_000;
+/// Properties of one object: the work for the names of others grows with their square.
+const MAX_PROPERTIES: usize = 1000;
 /// Places that references lead to.
 const MAX_DEFINITIONS: usize = 2000;
 /// Levels of all definitions together, which bounds the library's recursion.
@@ -700,7 +703,16 @@ const UNSUPPORTED: &[&str] = &[
 ];
 /// Formats that are enforced.
 const FORMATS: &[&str] = &[
-    "date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri",
+    "date-time",
+    "time",
+    "date",
+    "duration",
+    "email",
+    "hostname",
+    "ipv4",
+    "ipv6",
+    "uuid",
+    "uri",
 ];
 const KNOWN_FORMATS: &str =
     "date-time, time, date, duration, email, hostname, ipv4, ipv6, uuid and uri";

@@ -74,6 +74,7 @@ pub(super) fn parse(text: &str) -> Result<Grammar, ConstraintError> {
         rules: Vec::new(),
         numbers: HashMap::new(),
         depth: 0,
+        n_nodes: 0,
     };
     parser.skip_blanks(true);
     while !parser.rest.is_empty() {
@@ -90,6 +91,7 @@ struct Parser<'t> {
     rules: Vec<(String, Option<Node>, Position)>,
     numbers: HashMap<String, usize>,
     depth: usize,
+    n_nodes: usize,
 }
 
 impl<'t> Parser<'t> {
@@ -126,7 +128,9 @@ impl<'t> Parser<'t> {
         self.skip_blanks(false);
         match self.peek() {
             None | Some('\n' | '\r') => Ok(()),
-            Some(_) => Err(self.expected("a literal, a class, a name, `(`, `|` or the end of the line")),
+            Some(_) => {
+                Err(self.expected("a literal, a class, a name, `(`, `|` or the end of the line"))
+            }
         }
     }
 
@@ -142,7 +146,11 @@ impl<'t> Parser<'t> {
         let mut alternatives = vec![self.sequence(nested)?];
         while self.take("|") {
             self.skip_blanks(true);
-            alternatives.push(self.sequence(nested)?);
+            let alternative = self.sequence(nested)?;
+            // Twice the same costs and means nothing.
+            if !alternatives.contains(&alternative) {
+                alternatives.push(alternative);
+            }
         }
         self.depth -= 1;
         Ok(if alternatives.len() == 1 {
@@ -179,6 +187,7 @@ impl<'t> Parser<'t> {
                 }
                 _ => break,
             };
+            self.count()?;
             self.skip_blanks(nested);
             nodes.push(self.repetitions(node, nested)?);
         }
@@ -283,7 +292,10 @@ impl<'t> Parser<'t> {
                     self.advance();
                     break;
                 }
-                Some(_) => nodes.push(Node::Chars(CharSet::one(self.character()?))),
+                Some(_) => {
+                    self.count()?;
+                    nodes.push(Node::Chars(CharSet::one(self.character()?)));
+                }
             }
         }
         Ok(if nodes.len() == 1 {
@@ -418,6 +430,18 @@ impl<'t> Parser<'t> {
         Ok(number)
     }
 
+    fn count(&mut self) -> Result<(), ConstraintError> {
+        self.n_nodes += 1;
+        if self.n_nodes > MAX_NODES {
+            return Err(self.at.error(GrammarError::TooLarge {
+                what: "characters, classes and names",
+                found: self.n_nodes,
+                limit: MAX_NODES,
+            }));
+        }
+        Ok(())
+    }
+
     fn digits(&mut self) -> &'t str {
         let end = self
             .rest
@@ -504,7 +528,9 @@ fn depth_of(node: &Node) -> usize {
 const MAX_DEPTH: usize = 200;
 /// As in llama.cpp, which takes more for no limit at all.
 const MAX_REPETITION: u32 = 2000;
-const MAX_RULES: usize = 2000;
+const MAX_RULES: usize = 1000;
+/// Characters, classes and names in all rules. The largest of llama.cpp's examples has some hundred.
+const MAX_NODES: usize = 5000;
 
 #[cfg(test)]
 mod tests {
@@ -520,11 +546,26 @@ mod tests {
             ("", "no rule `root`"),
             ("Root ::= [^\\n]+", "no rule `root`"),
             ("rout::=\"route\"", "no rule `root`"),
-            (":== \"x\"", "line 1, column 1 of the grammar: expected the name of a rule, found `:`"),
-            ("root := \"x\"", "line 1, column 6 of the grammar: expected `::=`, found `:`"),
-            ("root ::= \"x", "line 1, column 12 of the grammar: expected a closing `\"`"),
-            ("root ::= a\nb ::= \"\"", "line 1, column 10 of the grammar: there is no rule `a`"),
-            ("root ::= \"a\"\nroot ::= \"b\"", "line 2, column 1 of the grammar: the rule `root` is defined twice"),
+            (
+                ":== \"x\"",
+                "line 1, column 1 of the grammar: expected the name of a rule, found `:`",
+            ),
+            (
+                "root := \"x\"",
+                "line 1, column 6 of the grammar: expected `::=`, found `:`",
+            ),
+            (
+                "root ::= \"x",
+                "line 1, column 12 of the grammar: expected a closing `\"`",
+            ),
+            (
+                "root ::= a\nb ::= \"\"",
+                "line 1, column 10 of the grammar: there is no rule `a`",
+            ),
+            (
+                "root ::= \"a\"\nroot ::= \"b\"",
+                "line 2, column 1 of the grammar: the rule `root` is defined twice",
+            ),
             ("root ::= (\"a\"\n", "expected `)`, found the end"),
             ("root ::= \"a\" )", "found `)`"),
             ("root ::= * \"a\"", "found `*`"),
@@ -537,7 +578,10 @@ mod tests {
             ("root ::= \"a\"{2001}", "the repetition `{2001}`"),
             ("root ::= \"a\"{99999999999}", "the repetition"),
             ("root ::= \"a\"{,2}", "the repetition `{,2}`"),
-            ("root ::= <[12]>", "the token terminal `<[12]>` is not supported"),
+            (
+                "root ::= <[12]>",
+                "the token terminal `<[12]>` is not supported",
+            ),
             ("root ::= !<think>", "the token terminal `!<think>`"),
         ] {
             let error = error(text);
@@ -555,7 +599,8 @@ mod tests {
 
     #[test]
     fn line_feeds_end_rules_only_outside_of_groups() {
-        let grammar = parse("root ::= # first\n \"a\" | # or\n ( \"b\"\n \"c\" )*\nx ::= |\"y\"\n").unwrap();
+        let grammar =
+            parse("root ::= # first\n \"a\" | # or\n ( \"b\"\n \"c\" )*\nx ::= |\"y\"\n").unwrap();
         let chars = |c| Node::Chars(CharSet::one(c));
         assert_eq!(
             grammar.rules[0].body,

@@ -26,7 +26,11 @@ fn objects_with_properties_are_closed_unless_they_say_otherwise() {
         let open = root(&json!({"properties": properties, "additionalProperties": said}));
         assert_eq!(open["additionalProperties"], said);
     }
-    assert!(root(&json!({"type": "object"})).get("additionalProperties").is_none());
+    assert!(
+        root(&json!({"type": "object"}))
+            .get("additionalProperties")
+            .is_none()
+    );
 }
 
 #[test]
@@ -70,9 +74,21 @@ fn references_are_numbered_and_may_be_recursive() {
 fn errors_name_keyword_and_place() {
     for (schema, path, keyword) in [
         (json!({"not": {}}), "#", "not"),
-        (json!({"properties": {"a/b": {"if": {}}}}), "#/properties/a~1b", "if"),
-        (json!({"items": {"uniqueItems": true}}), "#/items", "uniqueItems"),
-        (json!({"anyOf": [{}, {"contains": {}}]}), "#/anyOf/1", "contains"),
+        (
+            json!({"properties": {"a/b": {"if": {}}}}),
+            "#/properties/a~1b",
+            "if",
+        ),
+        (
+            json!({"items": {"uniqueItems": true}}),
+            "#/items",
+            "uniqueItems",
+        ),
+        (
+            json!({"anyOf": [{}, {"contains": {}}]}),
+            "#/anyOf/1",
+            "contains",
+        ),
     ] {
         assert_eq!(
             refusal(&schema),
@@ -83,31 +99,52 @@ fn errors_name_keyword_and_place() {
         );
     }
     for (schema, text) in [
-        (json!({"type": "text"}), "`type` at # must be one or a list of"),
-        (json!({"properties": []}), "`properties` at # must be an object"),
+        (
+            json!({"type": "text"}),
+            "`type` at # must be one or a list of",
+        ),
+        (
+            json!({"properties": []}),
+            "`properties` at # must be an object",
+        ),
         (json!({"anyOf": []}), "at least one"),
         (json!({"enum": []}), "at least one"),
         (json!({"minLength": -1}), "`minLength` at #"),
         (json!({"maxItems": 1e300}), "`maxItems` at #"),
-        (json!({"properties": {"x": 3}}), "`schema` at #/properties/x"),
+        (
+            json!({"properties": {"x": 3}}),
+            "`schema` at #/properties/x",
+        ),
         (json!({"const": 9_007_199_254_740_993_u64}), "2^53"),
         (json!({"format": "regex"}), "\"regex\" at #"),
         (json!({"pattern": "(?=x)"}), "at #/pattern"),
         (json!({"$ref": "http://example.com/x"}), "leads nowhere"),
         (json!({"$ref": "#/$defs/x"}), "leads nowhere"),
         (json!({"$ref": "#"}), "leads back to itself"),
-        (json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}), "itself"),
+        (
+            json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}),
+            "itself",
+        ),
         (json!(false), "nothing can satisfy"),
         (json!({"anyOf": [{"$ref": "#"}]}), "nothing can satisfy"),
-        (json!({"properties": {"a": {"$ref": "#"}}, "required": ["a"]}), "nothing can satisfy"),
-        (json!({"type": "array", "items": {"$ref": "#"}, "minItems": 1}), "nothing can satisfy"),
+        (
+            json!({"properties": {"a": {"$ref": "#"}}, "required": ["a"]}),
+            "nothing can satisfy",
+        ),
+        (
+            json!({"type": "array", "items": {"$ref": "#"}, "minItems": 1}),
+            "nothing can satisfy",
+        ),
         (json!(3), "must be an object"),
     ] {
         let error = refusal(&schema).to_string();
         assert!(error.contains(text), "{schema}: {error}");
     }
     let error = prepare("{\"a\": ").unwrap_err();
-    assert!(matches!(error, ConstraintError::SchemaSyntax { .. }), "{error}");
+    assert!(
+        matches!(error, ConstraintError::SchemaSyntax { .. }),
+        "{error}"
+    );
 }
 
 #[test]
@@ -117,7 +154,10 @@ fn what_says_nothing_is_left_out() {
         "type": "array", "uniqueItems": false, "unevaluatedItems": true,
         "items": {"type": "string", "format": "password", "contentEncoding": "base64"},
     }));
-    assert_eq!(schema, json!({"type": "array", "items": {"type": "string"}}));
+    assert_eq!(
+        schema,
+        json!({"type": "array", "items": {"type": "string"}})
+    );
 }
 
 #[test]
@@ -139,9 +179,18 @@ fn older_spellings_are_understood() {
 #[test]
 fn sizes_are_limited() {
     let deep = format!("{}{}", "{\"items\":".repeat(200), "}".repeat(200));
-    assert!(matches!(prepare(&deep), Err(ConstraintError::SchemaSyntax { .. })));
+    assert!(matches!(
+        prepare(&deep),
+        Err(ConstraintError::SchemaSyntax { .. })
+    ));
     let huge = json!({"enum": (0..30_000).collect::<Vec<_>>()}).to_string();
-    assert!(matches!(prepare(&huge), Err(ConstraintError::TooLarge { .. })));
+    assert!(matches!(
+        prepare(&huge),
+        Err(ConstraintError::TooLarge { .. })
+    ));
     let long = format!("{{\"title\": \"{}\"}}", "x".repeat(1 << 20));
-    assert!(matches!(prepare(&long), Err(ConstraintError::TooLarge { .. })));
+    assert!(matches!(
+        prepare(&long),
+        Err(ConstraintError::TooLarge { .. })
+    ));
 }

@@ -198,5 +198,5 @@ impl<'g> Automaton<'g> {
 }
 
 const MAX_STATES: usize = 100_000;
-/// Steps of the search; some hundred milliseconds.
-const MAX_WORK: usize = 2_000_000;
+/// Steps of the search; some ten milliseconds. JSON takes some thousand.
+const MAX_WORK: usize = 300_000;

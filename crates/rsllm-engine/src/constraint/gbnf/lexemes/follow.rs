@@ -107,7 +107,10 @@ impl Solver<'_> {
                 }
                 first
             }
-            Part::Choice(parts) => parts.iter().flat_map(|part| self.part_first(part)).collect(),
+            Part::Choice(parts) => parts
+                .iter()
+                .flat_map(|part| self.part_first(part))
+                .collect(),
             Part::Repeat { part, .. } => self.part_first(part),
             Part::Rule(number) => self.rule_first[*number].clone(),
         }
@@ -115,9 +118,7 @@ impl Solver<'_> {
 
     fn is_nullable(&self, part: &Part) -> bool {
         match part {
-            Part::Lexeme(number) => {
-                is_nullable(&self.parts.lexemes[*number], &self.facts.nullable)
-            }
+            Part::Lexeme(number) => is_nullable(&self.parts.lexemes[*number], &self.facts.nullable),
             Part::Sequence(parts) => parts.iter().all(|part| self.is_nullable(part)),
             Part::Choice(parts) => parts.iter().any(|part| self.is_nullable(part)),
             Part::Repeat { part, min, .. } => *min == 0 || self.is_nullable(part),
