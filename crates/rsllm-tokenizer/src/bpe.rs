@@ -281,7 +281,7 @@ impl<'v> Builder<'v> {
         // Vocabularies list tokens in the order of the merges that give them, often several merges a token.
         let guesses = [self.last_merged, self.last_merged + 1];
         let merged = match self.vocabulary.id_of_with_guesses(&self.joined, guesses) {
-            Some(id) if self.vocabulary.kind(id).is_protocol() => return None,
+            Some(id) if self.vocabulary.is_protocol(id) => return None,
             Some(id) => id,
             None => self.extra_symbol(self.joined.clone()),
         };

@@ -1,5 +1,6 @@
 //! From ids back to text, all at once or as they come.
 
+use std::fmt;
 use std::sync::Arc;
 
 use crate::TokenId;
@@ -133,7 +134,6 @@ pub(crate) fn clean_up_spaces(text: &str) -> String {
 ///
 /// All that [`Self::push`] and [`Self::finish`] return, together, is what [`crate::Tokenizer::decode`] gives for all
 /// ids, with the same options.
-#[derive(Debug)]
 pub struct StreamDecoder {
     inner: Arc<Inner>,
     writer: PieceWriter,
@@ -167,6 +167,15 @@ impl StreamDecoder {
     pub fn finish(&mut self) -> &str {
         self.writer.at_start = true;
         self.utf8.finish()
+    }
+}
+
+impl fmt::Debug for StreamDecoder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("StreamDecoder")
+            .field("writer", &self.writer)
+            .field("utf8", &self.utf8)
+            .finish_non_exhaustive()
     }
 }
 

@@ -34,8 +34,7 @@ impl SentencePiece {
         let mut breaks = WordBreaks::default();
         let mut longest = 0;
         for (id, text) in vocabulary.iter() {
-            let kind = vocabulary.kind(id);
-            if kind.is_protocol() || kind == TokenKind::Byte {
+            if vocabulary.is_protocol(id) || vocabulary.kind(id) == TokenKind::Byte {
                 ranks.push(NO_MERGE);
                 continue;
             }

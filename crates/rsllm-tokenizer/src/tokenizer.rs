@@ -1,5 +1,6 @@
 //! The tokenizer: what callers hold.
 
+use std::fmt;
 use std::sync::Arc;
 
 use rsllm_gguf::Metadata;
@@ -18,7 +19,7 @@ use crate::warning::TokenizerWarning;
 use crate::words::SPACE;
 
 /// Turns text into the ids of one vocabulary and back. Clones share all data; any number of threads may use it.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Tokenizer {
     inner: Arc<Inner>,
 }
@@ -142,7 +143,10 @@ impl Tokenizer {
         let mut fixed: Vec<Part> = Vec::new();
         for &(start, end) in &trusted {
             finders.all.cut(&text, start, end, &mut |part| {
-                if part.token.is_some_and(|id| self.inner.is_protocol(id)) {
+                if part
+                    .token
+                    .is_some_and(|id| self.inner.vocabulary.is_protocol(id))
+                {
                     fixed.push(if finders.all.strips() {
                         finders.all.grow(&text, part)
                     } else {
@@ -284,13 +288,19 @@ impl Tokenizer {
     }
 }
 
+impl fmt::Debug for Tokenizer {
+    /// What it is, not its hundred thousands of tokens.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Tokenizer")
+            .field("algorithm", &self.algorithm())
+            .field("vocab_size", &self.vocab_size())
+            .finish_non_exhaustive()
+    }
+}
+
 impl Inner {
     pub(crate) fn adds_space_prefix(&self) -> bool {
         self.settings.add_space_prefix && self.settings.algorithm == Algorithm::SentencePiece
-    }
-
-    fn is_protocol(&self, id: TokenId) -> bool {
-        self.vocabulary.kind(id).is_protocol() || looks_like_protocol(self.vocabulary.text(id))
     }
 }
 
@@ -321,7 +331,7 @@ impl Finders {
                 strip_right,
             };
             if kind == TokenKind::UserDefined {
-                if !looks_like_protocol(text.as_bytes()) {
+                if !vocabulary.is_protocol(id) {
                     harmless.push(pattern.clone());
                 }
                 user_defined.push(pattern.clone());
@@ -334,15 +344,6 @@ impl Finders {
             harmless: Finder::new(harmless)?,
         })
     }
-}
-
-/// Whether a user-defined token is written as control tokens are. gpt-oss and Gemma 4 build their turns and channels on
-/// such tokens; words, runs of spaces and HTML tags are written otherwise.
-fn looks_like_protocol(text: &[u8]) -> bool {
-    ["<|", "|>", "<｜", "｜>"].iter().any(|mark| {
-        text.windows(mark.len())
-            .any(|window| window == mark.as_bytes())
-    })
 }
 
 /// One text being encoded.

@@ -35,11 +35,6 @@ impl TokenKind {
             _ => return None,
         })
     }
-
-    /// Whether ordinary tokenization must not yield such tokens, whatever the text.
-    pub(crate) fn is_protocol(self) -> bool {
-        matches!(self, Self::Control | Self::Unknown)
-    }
 }
 
 /// The tokens.
@@ -111,6 +106,15 @@ impl Vocabulary {
             .unwrap_or(TokenKind::Unused)
     }
 
+    /// Whether merging must not yield the token, whatever the text: it belongs to the model's protocol.
+    pub(crate) fn is_protocol(&self, id: TokenId) -> bool {
+        match self.kind(id) {
+            TokenKind::Control | TokenKind::Unknown => true,
+            TokenKind::UserDefined => looks_like_protocol(self.text(id)),
+            TokenKind::Normal | TokenKind::Unused | TokenKind::Byte => false,
+        }
+    }
+
     pub(crate) fn set_kind(&mut self, id: TokenId, kind: TokenKind) {
         self.kinds[id as usize] = kind;
     }
@@ -150,7 +154,7 @@ impl Vocabulary {
 
     /// As [`Self::id_of`], unless it is a token that ordinary text must not yield.
     pub(crate) fn text_token(&self, text: &[u8]) -> Option<TokenId> {
-        self.id_of(text).filter(|&id| !self.kind(id).is_protocol())
+        self.id_of(text).filter(|&id| !self.is_protocol(id))
     }
 
     /// The token of a single byte, written `<0x0A>`.
@@ -162,6 +166,15 @@ impl Vocabulary {
     pub(crate) fn iter(&self) -> impl Iterator<Item = (TokenId, &[u8])> {
         (0..).zip(self.texts.iter())
     }
+}
+
+/// Whether a user-defined token is written as control tokens are. gpt-oss and Gemma 4 build their turns and channels on
+/// such tokens; words, runs of spaces and HTML tags are written otherwise.
+fn looks_like_protocol(text: &[u8]) -> bool {
+    ["<|", "|>", "<｜", "｜>"].iter().any(|mark| {
+        text.windows(mark.len())
+            .any(|window| window == mark.as_bytes())
+    })
 }
 
 /// The byte that a token text like `<0x0A>` names.

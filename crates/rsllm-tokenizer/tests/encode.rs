@@ -57,6 +57,17 @@ fn merging_never_yields_a_control_token() {
     metadata.insert("tokenizer.ggml.pre", "llama-bpe");
     assert_eq!(pieces(&tokenizer(&metadata), "hey", PLAIN), ["he", "y"]);
 
+    // The same holds for user-defined tokens that a protocol is built on.
+    let metadata = sentence_piece(&["▁", "<", "|", "<|"], &[("<|>", 4), (">", 1)]);
+    let untrusted = [TextPart {
+        text: "<|>",
+        trusted: false,
+    }];
+    assert_eq!(
+        tokenizer(&metadata).encode_parts(&untrusted, false),
+        [259, 262, 264]
+    );
+
     let metadata = sentence_piece(&["▁", "h", "e", "he"], &[("hey", 3), ("y", 1)]);
     assert_eq!(
         pieces(&tokenizer(&metadata), "hey", PLAIN),

@@ -156,10 +156,10 @@ fn tokens_may_be_empty_equal_or_no_text() {
     );
 }
 
-/// Texts of 128 KiB, each with a reason to be slow: one long piece, one long run of white space, look-ahead at every
+/// Texts of 64 KiB, each with a reason to be slow: one long piece, one long run of white space, look-ahead at every
 /// step, matches that give back what they took, special tokens that nearly match.
 fn slow_texts() -> Vec<String> {
-    let long = |unit: &str| unit.repeat((128 << 10) / unit.len());
+    let long = |unit: &str| unit.repeat((64 << 10) / unit.len());
     let mut texts: Vec<String> = [
         "a", "A", "1", " ", "\n", " \n", "\t ", "🦙", "\u{301}", "中", "é", "éA", "'", "'S", "!",
         "<|", "<|x", "\u{3000}", "a\u{301}", " a", "．", "\0", "ab",
