@@ -75,7 +75,8 @@ M = TypeVar("M", bound=Message)
 
 log = logging.getLogger("rsllm.runner")
 
-WORKER_COMMAND = (sys.executable, "-m", "rsllm.runner.worker")
+# Not from the working folder (-P): what lies there is not ours.
+WORKER_COMMAND = (sys.executable, "-P", "-m", "rsllm.runner.worker")
 
 _LAST_LINES = 20
 _LINE_BYTES = 2_000
