@@ -37,8 +37,9 @@ struct ThreadScratch {
     /// `[head_dim, LANES]` packed queries, then as many accumulators.
     queries: Aligned<f32>,
     accumulators: Aligned<f32>,
-    /// `[page_len, head_dim]` unpacked K or V, and V transposed.
+    /// `[page_len, head_dim]` unpacked K or V.
     page: Aligned<f32>,
+    /// V transposed, or the scores `[page_len, group]` of a decode row.
     page_transposed: Aligned<f32>,
     /// `[page_len, LANES]`.
     scores: Aligned<f32>,
@@ -70,7 +71,7 @@ impl AttentionScratch {
                     page_transposed: Aligned::new(
                         allocator,
                         "attention page",
-                        page_len * head_dim,
+                        page_len * head_dim.max(limits.max_heads),
                     )?,
                     scores: Aligned::new(allocator, "attention scores", page_len * LANES)?,
                     maxima: Aligned::new(allocator, "attention maxima", LANES)?,

@@ -289,15 +289,17 @@ impl Backend for CpuBackend {
             // The group on the stack, without the empty slots.
             match targets {
                 [Some(a), Some(b), Some(c), Some(d)] => {
-                    matmul.run(&mut [a, b, c, d], x, counts.n_rows, counts.n_prefill)?
+                    matmul.run(&mut [a, b, c, d], x, counts.n_rows, counts.n_prefill)?;
                 }
                 [Some(a), Some(b), Some(c), None] => {
-                    matmul.run(&mut [a, b, c], x, counts.n_rows, counts.n_prefill)?
+                    matmul.run(&mut [a, b, c], x, counts.n_rows, counts.n_prefill)?;
                 }
                 [Some(a), Some(b), ..] => {
-                    matmul.run(&mut [a, b], x, counts.n_rows, counts.n_prefill)?
+                    matmul.run(&mut [a, b], x, counts.n_rows, counts.n_prefill)?;
                 }
-                [Some(a), ..] => matmul.run(&mut [a], x, counts.n_rows, counts.n_prefill)?,
+                [Some(a), ..] => {
+                    matmul.run(&mut [a], x, counts.n_rows, counts.n_prefill)?;
+                }
                 [None, ..] => {}
             }
         }

@@ -189,7 +189,7 @@ impl Matmul<'_> {
         let piece_bytes = (total_bytes / (4 * self.pool.n_threads()))
             .clamp(DECODE_PIECE_BYTES.start, DECODE_PIECE_BYTES.end);
         let jobs: Pieces = Pieces::new(targets, piece_bytes);
-        let outputs = Vec4::from_iter(targets.iter_mut().map(Output::new));
+        let outputs = targets.iter_mut().map(Output::new).collect::<Vec4<_>>();
         let threads = SharedSlice::new(&mut self.scratch.threads);
         self.pool.run_pieces(jobs.total, 1, |range, thread| {
             // SAFETY: each thread has its own index.
@@ -226,7 +226,7 @@ impl Matmul<'_> {
             .clamp(8, PANEL_ROWS)
             .next_multiple_of(4);
         let jobs = Pieces::with_rows(targets, piece_rows);
-        let outputs = Vec4::from_iter(targets.iter_mut().map(Output::new));
+        let outputs = targets.iter_mut().map(Output::new).collect::<Vec4<_>>();
         let threads = SharedSlice::new(&mut self.scratch.threads);
         self.pool.run_pieces(jobs.total, 1, |range, thread| {
             // SAFETY: each thread has its own index.
@@ -425,12 +425,13 @@ impl Pieces {
 
     fn build(targets: &[Target<'_>], rows_of: impl Fn(&CpuWeight) -> usize) -> Self {
         let mut total = 0;
-        let targets = Vec4::from_iter(targets.iter().map(|target| {
+        let piece = |target: &Target<'_>| {
             let rows = rows_of(target.weight);
             let first = total;
             total += target.weight.n_rows.div_ceil(rows);
             (first, rows, target.weight.n_rows)
-        }));
+        };
+        let targets = targets.iter().map(piece).collect();
         Self { targets, total }
     }
 

@@ -49,10 +49,9 @@ impl CpuRouting {
             match params.gating {
                 ExpertGating::Softmax => softmax(probabilities, logits),
                 ExpertGating::Sigmoid => {
-                    probabilities
-                        .iter_mut()
-                        .zip(logits)
-                        .for_each(|(p, &l)| *p = 1.0 / (1.0 + (-l).exp()));
+                    for (p, &logit) in probabilities.iter_mut().zip(logits) {
+                        *p = 1.0 / (1.0 + (-logit).exp());
+                    }
                 }
                 ExpertGating::SoftmaxOfSelected => probabilities.copy_from_slice(logits),
             }
@@ -62,9 +61,13 @@ impl CpuRouting {
             }
             if params.normalise {
                 let sum = weights.iter().sum::<f32>().max(MIN_WEIGHT_SUM);
-                weights.iter_mut().for_each(|w| *w /= sum);
+                for weight in &mut *weights {
+                    *weight /= sum;
+                }
             }
-            weights.iter_mut().for_each(|w| *w *= params.scale);
+            for weight in weights {
+                *weight *= params.scale;
+            }
         }
     }
 }
@@ -95,9 +98,13 @@ fn softmax(dst: &mut [f32], logits: &[f32]) {
 
 fn softmax_in_place(x: &mut [f32]) {
     let max = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    x.iter_mut().for_each(|x| *x = (*x - max).exp());
+    for x in &mut *x {
+        *x = (*x - max).exp();
+    }
     let sum: f32 = x.iter().sum();
-    x.iter_mut().for_each(|x| *x /= sum);
+    for x in x {
+        *x /= sum;
+    }
 }
 
 /// Scratch of the expert products, reserved at load time.

@@ -16,7 +16,7 @@ pub(crate) struct SequenceState {
 }
 
 /// How many rows an operation works on, and how many of them take the prefill product.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct RowCounts {
     pub(crate) n_rows: usize,
     pub(crate) n_prefill: usize,
@@ -44,15 +44,6 @@ pub(crate) struct StepState {
     pages: Vec<PageSlot>,
     pub(crate) ropes: Vec<RopeState>,
     limits: Option<StepLimits>,
-}
-
-impl Default for RowCounts {
-    fn default() -> Self {
-        Self {
-            n_rows: 0,
-            n_prefill: 0,
-        }
-    }
 }
 
 impl StepState {

@@ -98,8 +98,9 @@ impl ThreadPool {
         let shared = &*self.shared;
         // SAFETY: only the lifetime changes. Workers use the pointer while they are inside the job, and this function
         // closes the job and waits for them below before `job` goes out of scope, even when its own part panics.
-        let job_pointer: Job =
-            unsafe { std::mem::transmute::<*const (dyn Fn(usize) + Sync + '_), Job>(job) };
+        let job_pointer: Job = unsafe {
+            std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(job)
+        };
         // SAFETY: the previous job is closed and empty (awaited by the previous call; `&mut self` excludes another), so
         // no worker reads the cell.
         unsafe { *shared.job.get() = Some(job_pointer) };
@@ -270,10 +271,6 @@ impl<'a, T> SharedSlice<'a, T> {
 
     /// # Safety
     /// No two live results overlap, on any thread.
-    #[expect(
-        clippy::mut_from_ref,
-        reason = "that is the purpose; the safety contract excludes aliasing"
-    )]
     pub(crate) unsafe fn range(&self, range: Range<usize>) -> &'a mut [T] {
         assert!(
             range.start <= range.end && range.end <= self.len,
@@ -317,7 +314,7 @@ mod tests {
             let mut pool = ThreadPool::new(n_threads).unwrap();
             for bad_piece in 0..3 {
                 let result = pool.run_pieces(3, 1, |range, _| {
-                    assert_ne!(range.start, bad_piece, "on purpose")
+                    assert_ne!(range.start, bad_piece, "on purpose");
                 });
                 assert_eq!(result, Err(WorkerPanicked));
             }

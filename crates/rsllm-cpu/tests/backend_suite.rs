@@ -2,6 +2,10 @@
 
 use rsllm_cpu::{CpuBackend, Isa};
 
+#[expect(
+    clippy::print_stdout,
+    reason = "says which instruction sets were skipped"
+)]
 #[test]
 fn every_instruction_set_passes_the_backend_suite() {
     for isa in Isa::ALL {

@@ -38,6 +38,11 @@ impl PagePool {
         self.free.len()
     }
 
+    /// Owners of a page; 0 for a free one.
+    pub fn n_owners(&self, page: PageId) -> usize {
+        self.references[page as usize] as usize
+    }
+
     /// Take a free page.
     pub fn allocate(&mut self) -> Result<PageId, ModelError> {
         let no_page = ModelError::OutOfPages {

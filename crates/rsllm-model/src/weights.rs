@@ -27,6 +27,7 @@ pub(crate) struct LayerWeights<B: Backend> {
     pub(crate) post_ffw_norm: Option<B::Weight>,
 }
 
+#[expect(clippy::struct_field_names, reason = "the tensors' own names")]
 pub(crate) struct AttentionWeights<B: Backend> {
     pub(crate) attn_q: Linear<B>,
     pub(crate) attn_k: Linear<B>,
@@ -41,12 +42,14 @@ pub(crate) enum FfnWeights<B: Backend> {
     Moe(MoeWeights<B>),
 }
 
+#[expect(clippy::struct_field_names, reason = "the tensors' own names")]
 pub(crate) struct DenseWeights<B: Backend> {
     pub(crate) ffn_gate: Linear<B>,
     pub(crate) ffn_up: Linear<B>,
     pub(crate) ffn_down: Linear<B>,
 }
 
+#[expect(clippy::struct_field_names, reason = "the tensors' own names")]
 pub(crate) struct MoeWeights<B: Backend> {
     pub(crate) ffn_gate_inp: Linear<B>,
     pub(crate) ffn_gate_exps: B::Weight,

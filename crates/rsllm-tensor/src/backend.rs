@@ -13,7 +13,7 @@ type Result<T> = std::result::Result<T, BackendError>;
 
 /// One matrix product of a group that shares its input: `dst = x · weightᵀ (+ bias)`.
 #[derive(Debug)]
-pub struct Product<'a, B: Backend + ?Sized> {
+pub struct Product<'a, B: Backend> {
     /// `[rows, weight.n_rows]`, overwritten.
     pub dst: &'a mut B::Buffer,
     /// `[n_rows, row_len]`.

@@ -154,16 +154,17 @@ impl Reader<'_> {
             let v = &self.kv.v.as_slice()[start..start + n * row_bytes];
             let dots = &mut scratch.page_transposed.as_mut_slice()[..n * group];
             let rows = &mut scratch.page.as_mut_slice()[..n * head_dim];
-            match self.kv_kernels.dot {
+            if let Some(dot) = self.kv_kernels.dot {
                 // SAFETY: an instruction set of this machine; `k` holds `n` rows of `head_dim` values, `q` `group`
                 // columns of as many, `dots` one value each.
-                Some(dot) => unsafe { dot(k, row_bytes, q, group, dots) },
+                unsafe { dot(k, row_bytes, q, group, dots) };
+            } else {
                 // SAFETY: as above, by way of the `n * head_dim` unpacked values.
-                None => unsafe {
+                unsafe {
                     (self.kv_kernels.unpack)(k, rows);
                     let bytes = bytemuck::cast_slice(rows);
                     (self.kv_kernels.dot_f32)(bytes, 4 * head_dim, q, group, dots);
-                },
+                }
             }
             // SAFETY: an instruction set of this machine; `v` holds `n * head_dim` values.
             unsafe { (self.kv_kernels.unpack)(v, rows) };
@@ -173,7 +174,7 @@ impl Reader<'_> {
                 for (score, dots) in scores.iter_mut().zip(dots.chunks_exact(group)) {
                     *score = dots[g] * self.params.scale;
                 }
-                // SAFETY (these and the next): an instruction set of this machine; slices carry their lengths.
+                // SAFETY: an instruction set of this machine; slices carry their lengths.
                 unsafe {
                     if let Some(cap) = self.params.softcap {
                         (elementwise.softcap)(scores, cap);

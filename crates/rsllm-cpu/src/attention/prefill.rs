@@ -128,8 +128,8 @@ impl Block<'_> {
             for panel in 0..n_panels {
                 let scores = &mut scores[panel * n * columns..(panel + 1) * n * columns];
                 let lane_range = panel * columns..(panel + 1) * columns;
-                // SAFETY (these calls): an instruction set of this machine; slices carry their lengths, and the last
-                // is `[head_dim, n] x [n, columns]`.
+                // SAFETY: an instruction set of this machine; slices carry their lengths, and the product is
+                // `[head_dim, n] x [n, columns]`.
                 unsafe {
                     (elementwise.scale)(scores, self.params.scale);
                     if let Some(cap) = self.params.softcap {
@@ -219,10 +219,11 @@ impl Block<'_> {
         output: &SharedSlice<'_, f32>,
     ) {
         let head_dim = self.kv.layout.head_dim;
-        for lane in 0..self.tokens.len() * self.heads.len() {
+        let n_lanes = self.tokens.len() * self.heads.len();
+        for (lane, sum) in sums.iter().enumerate().take(n_lanes) {
             let (panel, column) = (lane / columns, lane % columns);
             let acc = &accumulators[panel * head_dim * columns..(panel + 1) * head_dim * columns];
-            let scale = 1.0 / sums[lane];
+            let scale = 1.0 / sum;
             let start = self.row_offset(lane);
             // SAFETY: a (token, head) pair belongs to one lane of one block.
             let dst = unsafe { output.range(start..start + head_dim) };

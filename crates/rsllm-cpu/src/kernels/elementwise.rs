@@ -3,6 +3,11 @@
 //! The functions are inlined into wrappers that carry an instruction set's features (`x86_64/*/elementwise.rs`), so one
 //! source serves every table. No fused multiply-adds and fixed orders of summation: every table gives the same bits.
 
+#![expect(
+    clippy::excessive_precision,
+    reason = "constants as published; the compiler rounds them"
+)]
+
 use std::f32::consts::LOG2_E;
 
 /// Partial sums of a reduction; a multiple of every vector width.
@@ -14,6 +19,10 @@ const LANES: usize = 16;
 /// Of every field: the processor has the features of the table it is in. Lengths are the functions' own business
 /// (safe slices).
 #[derive(Clone, Copy)]
+#[expect(
+    clippy::type_complexity,
+    reason = "signatures are clearer in place than behind names"
+)]
 pub(crate) struct Elementwise {
     pub(crate) rms_norm: unsafe fn(&mut [f32], &[f32], &[f32], f32),
     pub(crate) rms_norm_in_place: unsafe fn(&mut [f32], &[f32], f32),

@@ -58,7 +58,7 @@ impl<'a> Keys<'a> {
         &self,
         name: &str,
         expected: impl Into<String>,
-        found: impl ToString,
+        found: impl std::fmt::Display,
     ) -> ModelError {
         ModelError::UnsupportedValue {
             key: self.key(name),

@@ -15,13 +15,12 @@ pub(super) static ARCH: Arch = Arch {
 fn config(keys: &Keys<'_>) -> Result<DecoderConfig, ModelError> {
     let attention = super::qwen3::attention(keys)?;
     let rope = keys.rope(RopeStyle::HalfSplit, attention[0].head_dim)?;
-    let expert_ffn_dim = match keys.expert_ffn_dim()? {
-        Some(dim) => dim,
-        // Early files have the experts' width divided over the used ones in `feed_forward_length`.
-        None => {
-            let n_used = keys.dim("expert_used_count", u64::from(u32::MAX))?;
-            keys.ffn_dims()?[0] / n_used
-        }
+    let expert_ffn_dim = if let Some(dim) = keys.expert_ffn_dim()? {
+        dim
+    } else {
+        // Early files give the width of all used experts together.
+        let n_used = keys.dim("expert_used_count", u64::from(u32::MAX))?;
+        keys.ffn_dims()?[0] / n_used
     };
     keys.decoder(
         attention,
