@@ -33,7 +33,7 @@ fn dots(criterion: &mut Criterion) {
                 for n_columns in [1, 4] {
                     let name = format!("{}/{place}/{n_columns}", kernels.isa);
                     group.bench_function(name, |bencher| {
-                        run(bencher, kernels, ty, &rows, n_columns)
+                        run(bencher, kernels, ty, &rows, n_columns);
                     });
                 }
             }
