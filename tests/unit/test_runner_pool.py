@@ -314,11 +314,11 @@ async def test_a_pool_by_the_rules_of_the_environment() -> None:
     environment = {
         "HOME": "/home/u",
         "OLLAMA_MAX_LOADED_MODELS": "2",
-        "OLLAMA_NUM_PARALLEL": "1",
+        "OLLAMA_NUM_PARALLEL": "5",
         "OLLAMA_KEEP_ALIVE": "0",
         "OLLAMA_KV_CACHE_TYPE": "q8_0",
     }
     async with RunnerPool.from_config(Config.from_environment(environment), command=COMMAND) as pool:
         info = await pool.load(fake_path())
-        assert info["options"]["kv_type"] == "q8_0"
+        assert info["options"] == {"kv_type": "q8_0", "max_sequences": 5, "context": 4096}
         await until(lambda: not pool.status())

@@ -60,10 +60,11 @@ RUNNER: dict[str, set[str]] = {
     "pieces": set(),
     "plan": set(),
     "policy": {"plan"},
-    "process": {"faults", "pieces", "plan", "protocol"},
+    "child": {"faults", "pieces", "plan", "protocol"},
+    "process": {"child", "pieces", "plan", "protocol"},
     "worker": {"faults", "pieces", "protocol"},
     "scheduler": {"plan", "policy"},
-    "pool": {"plan", "policy", "process", "scheduler"},
+    "pool": {"child", "plan", "policy", "process", "scheduler"},
     "__init__": set(),
 }
 RUNNER_CORE = {"worker"}

@@ -286,6 +286,8 @@ class RunnerOptions:
     kv_type: str | None = None
     isa: str | None = None
     mmap: bool | None = None
+    max_sequences: int | None = None
+    """Sequences in one batch. A server's own setting, so never a reason to load anew."""
 
     def given(self) -> dict[str, Any]:
         """Those that were asked for, as keyword arguments of the core."""

@@ -26,9 +26,10 @@ from typing import Any, Self, TypeVar
 from rsllm.config import Config
 from rsllm.errors import EngineClosedError, RequestTimeoutError
 from rsllm.runner import policy
+from rsllm.runner.child import RunnerGeneration
 from rsllm.runner.plan import MemoryPlan
 from rsllm.runner.policy import RunnerOptions
-from rsllm.runner.process import WORKER_COMMAND, Limits, RunnerGeneration, RunnerProcess, State
+from rsllm.runner.process import WORKER_COMMAND, Limits, RunnerProcess, State
 from rsllm.runner.scheduler import Entry, Metrics, Phase, Scheduler, Settings, Spec, Ticket
 from rsllm.streams import Stats, Token
 from rsllm.system import memory
@@ -101,7 +102,7 @@ class RunnerPool:
             max_queue=config.max_queue,
             keep_alive=config.keep_alive_seconds,
         )
-        defaults = RunnerOptions(kv_type=config.kv_type, isa=config.isa)
+        defaults = RunnerOptions(kv_type=config.kv_type, isa=config.isa, max_sequences=config.num_parallel)
         limits = Limits(load_seconds=config.load_timeout_seconds, memory_bytes=config.runner_memory_bytes)
         return cls(settings, **{"defaults": defaults, "limits": limits, **arguments})
 

@@ -62,7 +62,7 @@ _PIECES_A_STEP = 16
 _CALLERS = 4
 # A constraint is compiled before its sequence begins, which can take a second; frames are read all the while.
 _SLOW_OPTIONS = ("schema", "regex", "grammar")
-_ENGINE_OPTIONS = {"threads", "context", "kv_type", "isa", "mmap"}
+_ENGINE_OPTIONS = {"threads", "context", "kv_type", "isa", "mmap", "max_sequences"}
 
 
 class GenerationLike(Protocol):
@@ -182,7 +182,9 @@ class Worker:
         except Exception as error:
             self.send(Failed(None, to_fault(error)))
         else:
-            self.send(Ready(self._engine.info(), self._engine.special_tokens()))
+            metrics = _metrics(self._engine)
+            kv = {"kv_tokens": metrics["pages"] * metrics["page_len"]} if "pages" in metrics else {}
+            self.send(Ready({**self._engine.info(), **kv}, self._engine.special_tokens()))
 
     def _generate(self, message: Generate) -> None:
         if self._engine is None:
@@ -257,8 +259,12 @@ def _embed(engine: EngineLike, inputs: list[list[int]], options: dict[str, Any])
 
 
 def _stats(engine: EngineLike) -> dict[str, Any]:
+    return {"info": engine.info(), "metrics": _metrics(engine)}
+
+
+def _metrics(engine: EngineLike) -> dict[str, Any]:
     metrics: Callable[[], dict[str, Any]] | None = getattr(engine, "metrics", None)
-    return {"info": engine.info(), "metrics": {} if metrics is None else metrics()}
+    return {} if metrics is None else metrics()
 
 
 _METHODS: dict[str, Callable[..., Any]] = {
