@@ -21,19 +21,19 @@ pub(super) struct Extent {
 
 /// Refuses left recursion, and rules that never end; returns the facts.
 pub(super) fn check(grammar: &Grammar) -> Result<Facts, ConstraintError> {
-    let nullable = least(grammar, |node, known| is_nullable(node, known));
-    let finite = least(grammar, |node, known| is_finite(node, known));
-    if !finite[grammar.root] {
-        return Err(ConstraintError::Unsatisfiable {
-            kind: "grammar",
-            reason: "the rule `root` requires itself without end".to_owned(),
-        });
-    }
+    let nullable = least(grammar, is_nullable);
     if let Some(number) = left_recursive(grammar, &nullable) {
         let rule = &grammar.rules[number];
         return Err(rule.at.error(GrammarError::LeftRecursion {
             name: rule.name.clone(),
         }));
+    }
+    let finite = least(grammar, is_finite);
+    if !finite[grammar.root] {
+        return Err(ConstraintError::Unsatisfiable {
+            kind: "grammar",
+            reason: "the rule `root` requires itself without end".to_owned(),
+        });
     }
     Ok(Facts {
         extents: extents(grammar),

@@ -257,7 +257,9 @@ impl Part {
         match self {
             Self::Lexeme(_) => {}
             Self::Sequence(parts) | Self::Choice(parts) => {
-                parts.iter().for_each(|part| part.gather_rules(rules));
+                for part in parts {
+                    part.gather_rules(rules);
+                }
             }
             Self::Repeat { part, .. } => part.gather_rules(rules),
             Self::Rule(number) => rules.push(*number),
@@ -270,7 +272,9 @@ impl Part {
                 lexemes.insert(*number);
             }
             Self::Sequence(parts) | Self::Choice(parts) => {
-                parts.iter().for_each(|part| part.gather_lexemes(lexemes));
+                for part in parts {
+                    part.gather_lexemes(lexemes);
+                }
             }
             Self::Repeat { part, .. } => part.gather_lexemes(lexemes),
             Self::Rule(_) => {}

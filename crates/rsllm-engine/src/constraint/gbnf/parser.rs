@@ -593,8 +593,8 @@ mod tests {
     fn depth_and_rules_are_limited() {
         assert!(error(&format!("root ::= {}", "(".repeat(100_000))).contains("nested groups"));
         assert!(error(&format!("root ::= \"a\"{}", "*".repeat(100_000))).contains("nested"));
-        let many: String = (0..3000).map(|i| format!("r{i} ::= \"a\"\n")).collect();
-        assert!(error(&many).contains("rules"));
+        let many: Vec<String> = (0..1200).map(|i| format!("r{i} ::= \"a\"\n")).collect();
+        assert!(error(&many.concat()).contains("rules"));
     }
 
     #[test]

@@ -48,7 +48,9 @@ impl<'s> PropertyNames<'s> {
         }
         for keyword in ["allOf", "anyOf", "oneOf"] {
             if let Some(Value::Array(parts)) = keywords.get(keyword) {
-                parts.iter().for_each(|part| self.gather(part));
+                for part in parts {
+                    self.gather(part);
+                }
             }
         }
         let target = keywords

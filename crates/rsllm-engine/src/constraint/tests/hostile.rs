@@ -41,6 +41,10 @@ fn is_refused(setup: &Setup, spec: &ConstraintSpec) -> bool {
     refused
 }
 
+fn lines(numbers: std::ops::Range<usize>, line: impl Fn(usize) -> String) -> String {
+    numbers.map(line).collect::<Vec<_>>().concat()
+}
+
 fn schema(schema: &Value) -> ConstraintSpec {
     ConstraintSpec::JsonSchema(schema.to_string())
 }
@@ -205,9 +209,7 @@ fn grammars() {
         format!("root ::= [a]{}", " | [b] root".repeat(500)),
         format!(
             "root ::= [a]{}",
-            (1..60)
-                .map(|i| format!(" | {} root", "[b]".repeat(i)))
-                .collect::<String>()
+            lines(1..60, |i| format!(" | {} root", "[b]".repeat(i)))
         ),
         format!(
             "root ::= {}",
@@ -236,21 +238,15 @@ fn grammars() {
         "start: (\"a\"~0..100000 \"b\")~0..100000".to_owned(),
         format!(
             "start: r0\n{}r2900: \"a\"\n",
-            (0..2900)
-                .map(|i| format!("r{i}: r{}\n", i + 1))
-                .collect::<String>()
+            lines(0..2900, |i| format!("r{i}: r{}\n", i + 1))
         ),
         format!(
             "start: T0\n{}T2900: \"a\"\n",
-            (0..2900)
-                .map(|i| format!("T{i}: T{}\n", i + 1))
-                .collect::<String>()
+            lines(0..2900, |i| format!("T{i}: T{}\n", i + 1))
         ),
         format!(
             "start: T0\n{}T40: \"a\"\n",
-            (0..40)
-                .map(|i| format!("T{i}: T{} T{}\n", i + 1, i + 1))
-                .collect::<String>()
+            lines(0..40, |i| format!("T{i}: T{} T{}\n", i + 1, i + 1))
         ),
         format!("start: {}", "\"a\" | ".repeat(9000) + "\"b\""),
         format!("start: %json {{\"minItems\": {}}}", "9".repeat(30)),

@@ -1,6 +1,6 @@
 //! The automaton of all terminals together, and the search for terminals at fault.
 
-use std::collections::{BTreeSet, HashMap};
+use std::collections::{BTreeSet, HashSet};
 
 use super::super::parser::{Grammar, Node};
 use super::follow::Follow;
@@ -134,7 +134,7 @@ impl<'g> Automaton<'g> {
             return Verdict::TooLarge;
         }
         let mut faults = BTreeSet::new();
-        let mut numbers: HashMap<Vec<usize>, ()> = HashMap::new();
+        let mut seen: HashSet<Vec<usize>> = HashSet::new();
         let mut pending = vec![self.closure(vec![0])];
         let mut work = 0;
         let mut is_start = true;
@@ -168,7 +168,7 @@ impl<'g> Automaton<'g> {
                 }
                 let targets = self.closure(targets);
                 work += targets.len();
-                if numbers.insert(targets.clone(), ()).is_none() {
+                if seen.insert(targets.clone()) {
                     pending.push(targets);
                 }
             }
