@@ -52,6 +52,7 @@ def plan(
     kv_type: str = "f16",
     isa: str | None = None,
     mmap: bool = True,
+    max_sequences: int = 16,
 ) -> dict[str, Any]:
     """What `Engine(path, …).info()` would say, without allocating what the engine would: the memory plan."""
 
@@ -110,11 +111,12 @@ class Engine:
         kv_type: str = "f16",
         isa: str | None = None,
         mmap: bool = True,
+        max_sequences: int = 16,
     ) -> Engine: ...
     def info(self) -> dict[str, Any]:
-        """architecture, name, context, context_reason, training_context, threads, isa, kv_type, weight_bytes, kv_bytes,
-        scratch_bytes, load_ns, vocab_size, embed_dim, n_layers, file_bytes, decode_bytes_per_token, parameters,
-        warnings."""
+        """architecture, name, context, context_reason, training_context, threads, isa, kv_type, max_sequences,
+        weight_bytes, kv_bytes, scratch_bytes, load_ns, vocab_size, embed_dim, n_layers, file_bytes,
+        decode_bytes_per_token, parameters, warnings."""
     def metadata(self) -> dict[str, Any]: ...
     def special_tokens(self) -> dict[str, Any]:
         """bos, eos, eot (ids or None), add_bos, add_eos, bos_text, eos_text, end_of_generation (sorted ids)."""
@@ -135,6 +137,12 @@ class Engine:
         id and a number), and one of schema (JSON text, or "json" for any object), regex and grammar (GBNF or Lark)."""
     def bench(self, *, prompt: int, generate: int, depth: int) -> dict[str, Any]:
         """One repetition: prompt_ns, generate_ns, prompt_tokens, generate_tokens."""
+    def embed(self, ids: list[list[int]], *, pooling: str = "last", normalise: bool = True) -> bytearray:
+        """float32 rows of embed_dim values, one a text (pooling mean, cls or last) or one a token (none)."""
+    def metrics(self) -> dict[str, Any]:
+        """As of the last step: waiting, running, started, ended, preempted, queue_ns, prefill_tokens, prefill_ns,
+        decode_tokens, decode_ns, cached_tokens, steps, batch_sizes (list of pairs: at most so many sequences, or None
+        for any, and steps), pages, pages_free, pages_cached, page_len."""
     def close(self) -> None: ...
 
 @final

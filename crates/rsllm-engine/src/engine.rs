@@ -1,8 +1,7 @@
-//! A loaded model, as the bindings use it. Every method may be called from any thread; requests queue and run one after another
-//! on the engine thread.
+//! A loaded model, as the bindings use it. Every method may be called from any thread; generations run side by
+//! side on the engine thread.
 
 use std::path::Path;
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::Instant;
 
@@ -11,15 +10,20 @@ use rsllm_tokenizer::Tokenizer;
 
 use crate::TokenId;
 use crate::constraint::{Constraint, ConstraintError, ConstraintSpec, Grammars};
+use crate::control::CancelHandle;
+use crate::embedding::Pooling;
 use crate::error::EngineError;
-use crate::generation::{CancelHandle, Generation};
+use crate::generation::Generation;
 use crate::load::{self, EngineInfo};
+use crate::metrics::{Board, EngineMetrics};
 use crate::options::{GenerateOptions, LoadOptions};
 use crate::reply::Reply;
 use crate::sampling::{MAX_COUNT, OptionError, Sampler};
 use crate::stop::StopMatcher;
 use crate::thread::EngineThread;
-use crate::worker::{BenchJob, BenchTimes, Command, GenerateJob, LogitsJob};
+use crate::worker::{
+    BenchJob, BenchTimes, Command, EmbedJob, ExclusiveJob, ExclusiveWork, GenerateJob, LogitsJob,
+};
 
 /// A loaded model and the thread that runs it.
 #[derive(Debug)]
@@ -34,6 +38,7 @@ pub struct Engine {
     grammars: OnceLock<Result<Grammars, ConstraintError>>,
     /// `None` once closed, so that the file's memory goes with the model's.
     file: Mutex<Option<Arc<Gguf>>>,
+    board: Board,
     thread: EngineThread,
 }
 
@@ -43,6 +48,7 @@ pub(crate) struct EngineParts {
     pub(crate) tokenizer: Tokenizer,
     pub(crate) end_tokens: Vec<TokenId>,
     pub(crate) file: Arc<Gguf>,
+    pub(crate) board: Board,
     pub(crate) thread: EngineThread,
 }
 
@@ -58,6 +64,7 @@ impl Engine {
             tokenizer,
             end_tokens,
             file,
+            board,
             thread,
         } = parts;
         Self {
@@ -67,6 +74,7 @@ impl Engine {
             tokenizer,
             end_tokens,
             file: Mutex::new(Some(file)),
+            board,
             thread,
         }
     }
@@ -122,13 +130,10 @@ impl Engine {
             .extend(banned.map(|&id| (id, f32::NEG_INFINITY)));
         let sampler = Sampler::new(&sampling, self.info.vocab_size, self.info.context)?;
         let stop = StopMatcher::new(stop)?;
-        let constraint = constraint
-            .map(|spec| self.compile(&spec))
-            .transpose()?;
+        let constraint = constraint.map(|spec| self.compile(&spec)).transpose()?;
         let (events, received) = mpsc::channel();
-        let abort = Arc::new(AtomicBool::new(false));
-        let cancel = CancelHandle::new(Arc::clone(&abort));
-        let generation = Generation::new(received, cancel, sampler.seed(), prompt.len());
+        let cancel = CancelHandle::new(Arc::clone(self.thread.control()));
+        let generation = Generation::new(received, cancel.clone(), sampler.seed(), prompt.len());
         let job = GenerateJob {
             prompt,
             max_tokens,
@@ -137,7 +142,7 @@ impl Engine {
             constraint,
             stop,
             events,
-            abort,
+            cancel,
             queued: Instant::now(),
         };
         self.thread.send(Command::Generate(Box::new(job)))?;
@@ -174,14 +179,13 @@ impl Engine {
                 OptionError::new("prompt", format!("from 0 to {}", ids.len()), n_prefill).into(),
             );
         }
-        let (answer, abort, reply) = new_reply();
-        self.thread.send(Command::Logits(LogitsJob {
-            ids,
-            n_prefill,
-            answer,
-            abort,
-        }))?;
-        Ok(reply)
+        self.send_exclusive(|answer| {
+            ExclusiveWork::Logits(LogitsJob {
+                ids,
+                n_prefill,
+                answer,
+            })
+        })
     }
 
     /// Measures prefill of `n_prompt` tokens and decoding of `n_generate` tokens, each behind `depth` tokens of context.
@@ -202,15 +206,40 @@ impl Engine {
         }
         let prompt_tokens = depth + n_prompt.max(n_generate);
         self.check_length(prompt_tokens)?;
-        let (answer, abort, reply) = new_reply();
-        self.thread.send(Command::Bench(BenchJob {
-            n_prompt,
-            n_generate,
-            depth,
-            answer,
-            abort,
-        }))?;
-        Ok(reply)
+        self.send_exclusive(|answer| {
+            ExclusiveWork::Bench(BenchJob {
+                n_prompt,
+                n_generate,
+                depth,
+                answer,
+            })
+        })
+    }
+
+    /// Embeddings of texts, rows of `embed_dim` values: one a text, or one a token where nothing is pooled. `normalise` scales
+    /// each row to length 1.
+    pub fn embed(
+        &self,
+        inputs: Vec<Vec<TokenId>>,
+        pooling: Pooling,
+        normalise: bool,
+    ) -> Result<Reply<Vec<f32>>, EngineError> {
+        for ids in &inputs {
+            self.check_ids(ids)?;
+        }
+        self.send_exclusive(|answer| {
+            ExclusiveWork::Embed(EmbedJob {
+                inputs,
+                pooling,
+                normalise,
+                answer,
+            })
+        })
+    }
+
+    /// What the engine has done so far and holds now, as of the last step.
+    pub fn metrics(&self) -> EngineMetrics {
+        self.board.read()
     }
 
     /// Interrupts what runs, and waits until the thread is gone and the model's memory is free. What is queued fails with
@@ -223,6 +252,22 @@ impl Engine {
     /// True until the engine is closed.
     pub fn is_open(&self) -> bool {
         self.thread.is_open()
+    }
+
+    /// Queues a request with one answer.
+    fn send_exclusive<T>(
+        &self,
+        work: impl FnOnce(mpsc::Sender<Result<T, EngineError>>) -> ExclusiveWork,
+    ) -> Result<Reply<T>, EngineError> {
+        let (answer, received) = mpsc::channel();
+        let cancel = CancelHandle::new(Arc::clone(self.thread.control()));
+        let reply = Reply::new(received, cancel.clone());
+        let job = ExclusiveJob {
+            cancel,
+            work: work(answer),
+        };
+        self.thread.send(Command::Exclusive(job))?;
+        Ok(reply)
     }
 
     fn check_ids(&self, ids: &[TokenId]) -> Result<(), EngineError> {
@@ -266,12 +311,4 @@ fn suppressed_tokens(file: &Gguf, vocab_size: usize) -> Vec<TokenId> {
         .filter_map(|&id| TokenId::try_from(id).ok())
         .filter(|&id| (id as usize) < vocab_size)
         .collect()
-}
-
-type AnswerSender<T> = mpsc::Sender<Result<T, EngineError>>;
-
-fn new_reply<T>() -> (AnswerSender<T>, Arc<AtomicBool>, Reply<T>) {
-    let (sender, receiver) = mpsc::channel();
-    let abort = Arc::new(AtomicBool::new(false));
-    (sender, Arc::clone(&abort), Reply::new(receiver, abort))
 }

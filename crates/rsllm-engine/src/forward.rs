@@ -3,26 +3,29 @@
 
 use std::sync::atomic::AtomicBool;
 
-use crate::TokenId;
-use crate::error::EngineError;
+use rsllm_model::{ModelError, PagePools, PageSlot, Step, Wanted};
 
-/// A model with room for one sequence, position by position.
+/// A model with KV pages that its caller hands out.
 pub(crate) trait Forward {
     /// Sizes fixed at load time.
     fn limits(&self) -> Limits;
 
-    /// True if a step may begin at `index`: everything that its first token sees is still there. Layers with a window drop what
-    /// has passed it.
-    fn can_resume_at(&self, index: usize) -> bool;
+    /// Tokens that the windowed layer with the widest window sees; `None` without such layers.
+    fn window(&self) -> Option<usize>;
 
-    /// Evaluates `step` and writes the logits asked for, `[n_outputs, vocab_size]`, to the front of `logits`. KV of earlier
-    /// positions must be there; that of later ones is forgotten. Fails with an abort soon after `abort` is set.
+    /// Which pages belong to whom.
+    fn pools(&mut self) -> &mut PagePools;
+
+    /// Copies the contents of the pages of `from` to those of `to`.
+    fn copy_slot(&mut self, from: PageSlot, to: PageSlot) -> Result<(), ModelError>;
+
+    /// Evaluates `step`. Fails with an abort soon after `abort` is set; K and V of the step's rows are then undefined.
     fn forward(
         &mut self,
-        step: &SequenceStep<'_>,
-        logits: &mut [f32],
+        step: &Step<'_>,
+        wanted: Wanted<'_>,
         abort: &AtomicBool,
-    ) -> Result<(), EngineError>;
+    ) -> Result<(), ModelError>;
 }
 
 /// Sizes fixed at load time.
@@ -30,50 +33,21 @@ pub(crate) trait Forward {
 pub(crate) struct Limits {
     /// Tokens of the vocabulary.
     pub(crate) vocab_size: usize,
+    /// Width of a row of embeddings.
+    pub(crate) embed_dim: usize,
     /// Tokens of a sequence.
     pub(crate) context: usize,
+    /// Sequences of a step; at most `max_rows` and `max_outputs`.
+    pub(crate) max_sequences: usize,
     /// Tokens of a step.
     pub(crate) max_rows: usize,
     /// Rows of logits of a step.
     pub(crate) max_outputs: usize,
 }
 
-/// Consecutive tokens of one sequence.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SequenceStep<'a> {
-    /// Which product the tokens take; the numbers depend on it.
-    pub(crate) phase: Phase,
-    /// The tokens, at most `max_rows`.
-    pub(crate) ids: &'a [TokenId],
-    /// Index in the sequence of the first of them.
-    pub(crate) first_index: usize,
-    /// Rows whose logits are wanted.
-    pub(crate) outputs: Outputs,
-}
-
-/// Prompt tokens are prefilled, generated ones decoded.
+/// Prompt tokens are prefilled, generated ones decoded. The numbers depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Phase {
     Prefill,
     Decode,
-}
-
-/// Rows of a step whose logits are wanted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Outputs {
-    None,
-    Last,
-    /// At most `max_outputs`.
-    All,
-}
-
-impl SequenceStep<'_> {
-    /// How many rows of logits come out.
-    pub(crate) fn n_outputs(&self) -> usize {
-        match self.outputs {
-            Outputs::None => 0,
-            Outputs::Last => 1,
-            Outputs::All => self.ids.len(),
-        }
-    }
 }

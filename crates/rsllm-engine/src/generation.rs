@@ -1,12 +1,11 @@
 //! A running generation as its caller sees it: pieces of text as they become certain, then the figures. Dropping the handle
 //! cancels the generation, wherever it stands in queue, prompt or text.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
 
 use crate::TokenId;
+use crate::control::CancelHandle;
 use crate::error::EngineError;
 use crate::sampling::PositionLogprobs;
 
@@ -93,33 +92,6 @@ pub struct Generation {
     stats: GenerationStats,
     ended: bool,
     queued: Instant,
-}
-
-/// Cancels a generation from anywhere.
-#[derive(Clone, Debug)]
-pub struct CancelHandle {
-    /// Read by the model between layers. Closing the engine sets it too.
-    abort: Arc<AtomicBool>,
-    by_caller: Arc<AtomicBool>,
-}
-
-impl CancelHandle {
-    pub(crate) fn new(abort: Arc<AtomicBool>) -> Self {
-        Self {
-            abort,
-            by_caller: Arc::default(),
-        }
-    }
-
-    /// Asks the engine to stop; it does within one layer of the model.
-    pub fn cancel(&self) {
-        self.by_caller.store(true, Ordering::Relaxed);
-        self.abort.store(true, Ordering::Relaxed);
-    }
-
-    fn is_cancelled(&self) -> bool {
-        self.by_caller.load(Ordering::Relaxed)
-    }
 }
 
 impl Generation {

@@ -2,18 +2,27 @@
 //!
 //! [`Engine::load`] makes a model ready and starts the one thread that runs it. [`Engine::generate`] queues a sequence and
 //! returns a [`Generation`]: pieces of text over a channel, then counts and durations. Dropping it cancels. The way of a
-//! request: `engine.rs` checks it, `worker.rs` serves it, `sequence.rs` is its timeline, `sampling/` draws its tokens, `text.rs`
-//! and `stop.rs` decide what text may leave, `loaded.rs` turns its tokens into steps of the model.
+//! request: `engine.rs` checks it, `worker.rs` takes it, `scheduler.rs` plans what each step computes for all requests together,
+//! `batching.rs` runs the steps, `prefix_cache.rs` finds what was computed before; `sequence.rs` is a request's timeline,
+//! `sampling/` draws its tokens, `text.rs` and `stop.rs` decide what text may leave.
 #![forbid(unsafe_code)]
 
+mod batch;
+mod batching;
+#[cfg(test)]
+mod batching_tests;
+mod budget;
 pub mod constraint;
 mod context;
+mod control;
 mod cores;
 mod cpu;
+mod embedding;
 mod engine;
 #[cfg(test)]
 mod engine_tests;
 mod error;
+mod exclusive;
 mod forward;
 mod generation;
 mod load;
@@ -21,10 +30,15 @@ mod load;
 mod load_tests;
 mod loaded;
 mod memory;
+mod metrics;
 mod options;
-mod prefix;
+mod pages;
+mod prefix_cache;
+#[cfg(test)]
+mod prefix_cache_tests;
 mod reply;
 pub mod sampling;
+mod scheduler;
 mod sequence;
 pub mod stop;
 #[cfg(test)]
@@ -33,13 +47,16 @@ mod text;
 mod thread;
 mod worker;
 
+pub use control::CancelHandle;
 pub use cores::usable_cores;
 pub use cpu::{CpuReport, KernelReport, cpu_report, measure_read_bandwidth};
+pub use embedding::Pooling;
 pub use engine::Engine;
 pub use error::{EngineError, ErrorClass};
-pub use generation::{CancelHandle, FinishReason, Generation, GenerationStats, Next, Piece};
+pub use generation::{FinishReason, Generation, GenerationStats, Next, Piece};
 pub use load::{EngineInfo, plan};
 pub use memory::available_bytes;
+pub use metrics::{BATCH_SIZES, EngineMetrics};
 pub use options::{GenerateOptions, LoadOptions};
 pub use reply::Reply;
 pub use rsllm_cpu::Isa;

@@ -11,6 +11,7 @@ use rsllm_tensor::BackendError;
 use rsllm_tokenizer::Tokenizer;
 
 use crate::context::ContextQuery;
+use crate::control::Control;
 use crate::cores::usable_cores;
 use crate::engine::{Engine, EngineParts};
 use crate::error::EngineError;
@@ -18,11 +19,11 @@ use crate::forward::{Forward, Limits};
 use crate::generation::nanoseconds;
 use crate::loaded::LoadedModel;
 use crate::memory::available_bytes;
+use crate::metrics::Board;
 use crate::options::LoadOptions;
-use crate::prefix::PrefilledPrefix;
 use crate::sampling::OptionError;
 use crate::thread::EngineThread;
-use crate::worker::{Control, Worker};
+use crate::worker::Worker;
 
 /// What was loaded, and how.
 #[derive(Clone, Debug)]
@@ -43,6 +44,8 @@ pub struct EngineInfo {
     pub isa: Isa,
     /// Element type of the KV cache.
     pub kv_type: &'static str,
+    /// Generations that run side by side.
+    pub max_sequences: usize,
     /// Bytes of the bound tensors, in the mapping.
     pub weight_bytes: u64,
     /// Bytes of the KV cache when the context is full.
@@ -71,13 +74,18 @@ pub struct EngineInfo {
 const MAX_ROWS: usize = 512;
 /// Rows of logits of a step, for requests that want those of every position. Bounds their memory: 64 MiB at 262,144 tokens.
 const MAX_OUTPUTS: usize = 64;
+/// A row of logits for each must fit a step.
+const MAX_SEQUENCES: usize = MAX_OUTPUTS;
 /// Beyond any machine; a slip of the keyboard is an error, not ten thousand threads.
 const MAX_THREADS: usize = 4096;
 
 /// Loads a model and starts its engine.
 pub(crate) fn load(path: &Path, options: &LoadOptions) -> Result<Engine, EngineError> {
     let ready = make_ready(path, options, CpuBackend::new)?;
-    let model = LoadedModel::new(ready.model, ready.limits)?;
+    let model = LoadedModel {
+        model: ready.model,
+        limits: ready.limits,
+    };
     start_engine(model, ready.tokenizer, ready.file, ready.info)
 }
 
@@ -112,6 +120,11 @@ fn make_ready(
         Some(n) => n,
         None => usable_cores(),
     };
+    let max_sequences = options.max_sequences;
+    if !(1..=MAX_SEQUENCES).contains(&max_sequences) {
+        let expected = format!("from 1 to {MAX_SEQUENCES}");
+        return Err(OptionError::new("max_sequences", expected, max_sequences).into());
+    }
     if let Some(isa) = options.isa
         && !isa.is_available()
     {
@@ -135,14 +148,14 @@ fn make_ready(
 
     let backend = backend(options.isa.unwrap_or_else(Isa::detect), threads)?;
     let isa = backend.isa();
-    let max_rows = MAX_ROWS.min(choice.context);
+    let max_rows = MAX_ROWS.min(choice.context).max(max_sequences);
     let max_outputs = MAX_OUTPUTS.min(max_rows);
     let model_options = ModelOptions {
         kv_tokens: choice.context,
         kv_type: options.kv_type,
         max_rows,
         max_outputs,
-        max_sequences: 1,
+        max_sequences,
     };
     let model = Model::load(&file, backend, &model_options)?;
     let vocab_size = model.vocab_size();
@@ -154,7 +167,9 @@ fn make_ready(
     }
     let limits = Limits {
         vocab_size,
+        embed_dim: config.embed_dim,
         context: choice.context,
+        max_sequences,
         max_rows,
         max_outputs,
     };
@@ -184,6 +199,7 @@ fn make_ready(
         threads,
         isa,
         kv_type: options.kv_type.name(),
+        max_sequences,
         weight_bytes: memory.weights.total,
         kv_bytes: memory.kv,
         scratch_bytes: memory.scratch,
@@ -216,23 +232,23 @@ pub(crate) fn start_engine(
     file: Gguf,
     info: EngineInfo,
 ) -> Result<Engine, EngineError> {
-    let limits = model.limits();
     let control = Arc::new(Control::default());
+    let board = Board::default();
     let end_tokens = tokenizer.end_of_generation().to_vec();
-    let worker = Worker {
+    let worker = Worker::new(
         model,
-        tokenizer: tokenizer.clone(),
-        end_tokens: end_tokens.clone(),
-        logits: vec![0.0; limits.max_outputs * limits.vocab_size],
-        prefix: PrefilledPrefix::default(),
-        control: Arc::clone(&control),
-    };
+        tokenizer.clone(),
+        end_tokens.clone().into(),
+        Arc::clone(&control),
+        board.clone(),
+    );
     let thread = EngineThread::spawn(control, move |commands| worker.run(&commands))?;
     Ok(Engine::from_parts(EngineParts {
         info,
         tokenizer,
         end_tokens,
         file: Arc::new(file),
+        board,
         thread,
     }))
 }

@@ -6,11 +6,13 @@ use rsllm_cpu::Isa;
 use rsllm_tensor::KvType;
 
 use crate::TokenId;
+use crate::embedding::Pooling;
 use crate::engine::Engine;
 use crate::error::EngineError;
+use crate::generation::Generation;
 use crate::options::{GenerateOptions, LoadOptions};
-use crate::sampling::SamplingOptions;
-use crate::testing::{BOS, tiny_model};
+use crate::sampling::{PositionLogprobs, SamplingOptions};
+use crate::testing::{BOS, TempFile, tiny_model};
 
 fn greedy(max_tokens: usize) -> GenerateOptions {
     GenerateOptions {
@@ -137,38 +139,132 @@ fn results_do_not_depend_on_threads_mapping_or_what_ran_before() {
     }
 }
 
+/// Log-probabilities of a generation, and how many tokens of the prompt were found in the cache.
+fn numbers(engine: &Engine, prompt: &[TokenId], n: usize) -> (Vec<PositionLogprobs>, usize) {
+    let options = GenerateOptions {
+        logprobs: Some(50),
+        ..greedy(n)
+    };
+    numbers_of(engine.generate(prompt.to_vec(), options).unwrap())
+}
+
+fn numbers_of(mut generation: Generation) -> (Vec<PositionLogprobs>, usize) {
+    let mut all = Vec::new();
+    while let Some(piece) = generation.next_piece().unwrap() {
+        all.extend(piece.logprobs);
+    }
+    (all, generation.stats(Duration::ZERO).cached_tokens)
+}
+
+fn load(file: &TempFile, threads: usize) -> Engine {
+    let options = LoadOptions {
+        threads: Some(threads),
+        ..LoadOptions::default()
+    };
+    Engine::load(&file.0, &options).unwrap()
+}
+
 #[test]
 fn a_reused_prefix_changes_no_bit() {
     let file = tiny_model(1200);
-    let options = LoadOptions {
-        threads: Some(2),
-        ..LoadOptions::default()
-    };
-    let (reused, fresh) = (
-        Engine::load(&file.0, &options).unwrap(),
-        Engine::load(&file.0, &options).unwrap(),
-    );
+    let reused = load(&file, 2);
     let prompt = prompt(600);
-    let first_logprobs = |engine: &Engine, prompt: &[TokenId]| {
-        let options = GenerateOptions {
-            logprobs: Some(100),
-            ..greedy(1)
-        };
-        let mut generation = engine.generate(prompt.to_vec(), options).unwrap();
-        let piece = generation.next_piece().unwrap();
-        while generation.next_piece().unwrap().is_some() {}
-        (
-            piece.unwrap().logprobs,
-            generation.stats(Duration::ZERO).cached_tokens,
-        )
-    };
     generated(&reused, &prompt[..523], greedy(30));
     for n in [600, 600, 530, 524] {
-        let (logprobs, n_cached) = first_logprobs(&reused, &prompt[..n]);
+        let (logprobs, n_cached) = numbers(&reused, &prompt[..n], 1);
         assert!(n_cached >= 523, "{n_cached} of {n}");
-        fresh.logits(vec![BOS]).unwrap().wait().unwrap(); // forgets its prefix
-        assert_eq!((logprobs, 0), first_logprobs(&fresh, &prompt[..n]));
+        assert_eq!((logprobs, 0), numbers(&load(&file, 2), &prompt[..n], 1));
     }
+}
+
+#[test]
+fn the_same_bits_alone_and_in_company() {
+    let file = tiny_model(4096);
+    // Of different lengths, so that prompts and generations overlap; none is a prefix of another.
+    let prompts: Vec<Vec<TokenId>> = (0..16)
+        .map(|i| {
+            let mut prompt = prompt(5 + 23 * i);
+            prompt[1] = 10 + i as TokenId;
+            prompt
+        })
+        .collect();
+    let alone: Vec<_> = {
+        let engine = load(&file, 1);
+        let numbers = |prompt: &Vec<TokenId>| numbers(&engine, prompt, 40).0;
+        prompts.iter().map(numbers).collect()
+    };
+    for threads in [1, 2] {
+        let engine = load(&file, threads);
+        let generations: Vec<Generation> = prompts
+            .iter()
+            .map(|prompt| {
+                let options = GenerateOptions {
+                    logprobs: Some(50),
+                    ..greedy(40)
+                };
+                engine.generate(prompt.clone(), options).unwrap()
+            })
+            .collect();
+        let together: Vec<_> = (generations.into_iter())
+            .map(|generation| numbers_of(generation).0)
+            .collect();
+        assert!(together == alone, "{threads} threads");
+        let metrics = engine.metrics();
+        assert!(metrics.batch_sizes[4] > 0, "{metrics:?}");
+    }
+}
+
+#[test]
+fn a_sequence_that_gave_its_pages_away_continues_with_the_same_bits() {
+    let file = tiny_model(512);
+    let prompts: Vec<Vec<TokenId>> = (0..6)
+        .map(|i| {
+            let mut prompt = prompt(50 + 9 * i);
+            prompt[1] = 10 + i as TokenId;
+            prompt
+        })
+        .collect();
+    // Together they need three times the pages of a context.
+    let engine = load(&file, 2);
+    let options = || GenerateOptions {
+        logprobs: Some(50),
+        ..greedy(160)
+    };
+    let generations: Vec<Generation> = prompts
+        .iter()
+        .map(|prompt| engine.generate(prompt.clone(), options()).unwrap())
+        .collect();
+    for (generation, prompt) in generations.into_iter().zip(&prompts) {
+        let (numbers_together, _) = numbers_of(generation);
+        assert!(numbers_together == numbers(&load(&file, 1), prompt, 160).0);
+    }
+    let metrics = engine.metrics();
+    assert!(metrics.preempted > 0, "{metrics:?}");
+    assert_eq!(metrics.pages_free + metrics.pages_cached, metrics.pages);
+}
+
+#[test]
+fn embeddings_are_rows_of_the_last_layer() {
+    let file = tiny_model(300);
+    let engine = load(&file, 2);
+    let texts = vec![prompt(5), prompt(150)];
+    let embed = |pooling, normalise| {
+        let reply = engine.embed(texts.clone(), pooling, normalise).unwrap();
+        reply.wait().unwrap()
+    };
+    let all = embed(Pooling::None, false);
+    let rows: Vec<&[f32]> = all.chunks_exact(128).collect();
+    assert_eq!(rows.len(), 155);
+    assert_eq!(embed(Pooling::Last, false), [rows[4], rows[154]].concat());
+    assert_eq!(embed(Pooling::Cls, false), [rows[0], rows[5]].concat());
+    assert_eq!(rows[0], rows[5], "both begin alike");
+    let mean = embed(Pooling::Mean, true);
+    for row in mean.chunks_exact(128) {
+        let length: f32 = row.iter().map(|value| value * value).sum();
+        assert!((length - 1.0).abs() < 1e-4);
+    }
+    assert_eq!(mean.len(), 2 * 128);
+    assert!(engine.embed(vec![vec![]], Pooling::Mean, true).is_err());
 }
 
 #[test]

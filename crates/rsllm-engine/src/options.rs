@@ -17,6 +17,8 @@ pub struct LoadOptions {
     pub kv_type: KvType,
     /// Instruction set of the kernels; `None` = the best this processor has.
     pub isa: Option<Isa>,
+    /// Generations that run side by side; more wait. They share the pages of one context.
+    pub max_sequences: usize,
     /// Map the file (the default) or read it into memory.
     pub mmap: bool,
 }
@@ -45,6 +47,7 @@ impl Default for LoadOptions {
             context: None,
             kv_type: KvType::F16,
             isa: None,
+            max_sequences: 16,
             mmap: true,
         }
     }

@@ -1,23 +1,22 @@
 //! The answer to a request that has one answer: logits, a measurement. Waiting can be cut into slices, and dropping the handle
 //! abandons the work.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::Duration;
 
+use crate::control::CancelHandle;
 use crate::error::EngineError;
 
 /// An answer that may still be on its way.
 #[derive(Debug)]
 pub struct Reply<T> {
     answer: Receiver<Result<T, EngineError>>,
-    abort: Arc<AtomicBool>,
+    cancel: CancelHandle,
 }
 
 impl<T> Reply<T> {
-    pub(crate) fn new(answer: Receiver<Result<T, EngineError>>, abort: Arc<AtomicBool>) -> Self {
-        Self { answer, abort }
+    pub(crate) fn new(answer: Receiver<Result<T, EngineError>>, cancel: CancelHandle) -> Self {
+        Self { answer, cancel }
     }
 
     /// Waits for the answer.
@@ -37,6 +36,6 @@ impl<T> Reply<T> {
 
 impl<T> Drop for Reply<T> {
     fn drop(&mut self) {
-        self.abort.store(true, Ordering::Relaxed);
+        self.cancel.cancel();
     }
 }

@@ -1,50 +1,51 @@
-//! One mutable timeline: its tokens, how many of them are evaluated, its sampler and its text. It decides what is evaluated next
-//! and when it is over; it neither waits nor measures time.
+//! One mutable timeline: its tokens, how many of them are evaluated, its pages, its sampler and its text. It decides when it is
+//! over; it neither waits nor measures time.
 
-use std::sync::atomic::AtomicBool;
+use std::sync::Arc;
+
+use rsllm_model::PageTable;
 
 use crate::TokenId;
 use crate::constraint::Constraint;
 use crate::error::EngineError;
-use crate::forward::{Forward, Outputs, Phase, SequenceStep};
 use crate::generation::{FinishReason, Piece};
-use crate::prefix::PrefilledPrefix;
 use crate::sampling::Sampler;
 use crate::text::TextStream;
 
 /// A sequence between its prompt and its end.
-pub(crate) struct Sequence<'t> {
+pub(crate) struct Sequence {
     /// Prompt and generated tokens.
     ids: Vec<TokenId>,
     n_prompt: usize,
     /// Tokens whose KV is there.
     n_evaluated: usize,
+    pages: PageTable,
     context: usize,
     max_tokens: Option<usize>,
     /// Alternatives to report a token.
     logprobs: Option<usize>,
     /// Sorted.
-    end_tokens: &'t [TokenId],
+    end_tokens: Arc<[TokenId]>,
     sampler: Sampler,
     constraint: Option<Constraint>,
     text: TextStream,
 }
 
 /// What a sequence is made of.
-pub(crate) struct SequenceParts<'t> {
+pub(crate) struct SequenceParts {
     pub(crate) prompt: Vec<TokenId>,
     pub(crate) context: usize,
     pub(crate) max_tokens: Option<usize>,
     pub(crate) logprobs: Option<usize>,
-    pub(crate) end_tokens: &'t [TokenId],
+    pub(crate) end_tokens: Arc<[TokenId]>,
     pub(crate) sampler: Sampler,
     pub(crate) constraint: Option<Constraint>,
     pub(crate) text: TextStream,
 }
 
-impl<'t> Sequence<'t> {
+impl Sequence {
     /// A sequence about to be prefilled. Takes all memory it will need.
-    pub(crate) fn new(parts: SequenceParts<'t>) -> Self {
+    pub(crate) fn new(parts: SequenceParts) -> Self {
         let SequenceParts {
             prompt: mut ids,
             context,
@@ -66,6 +67,7 @@ impl<'t> Sequence<'t> {
             ids,
             n_prompt,
             n_evaluated: 0,
+            pages: PageTable::with_capacity(context),
             context,
             max_tokens,
             logprobs,
@@ -76,54 +78,45 @@ impl<'t> Sequence<'t> {
         }
     }
 
-    /// Evaluates the prompt, chunk by chunk, but for what `prefix` says is there; leaves the logits of its last token in the
-    /// front of `logits`. Returns how many tokens were there.
-    pub(crate) fn prefill(
-        &mut self,
-        model: &mut impl Forward,
-        prefix: &mut PrefilledPrefix,
-        logits: &mut [f32],
-        abort: &AtomicBool,
-    ) -> Result<usize, EngineError> {
-        let max_rows = model.limits().max_rows;
-        let n_shared = prefix.shared_with(&self.ids[..self.n_prompt]);
-        let n_cached = if model.can_resume_at(n_shared) {
-            n_shared
-        } else {
-            0
-        };
-        // From here on a failing step leaves the positions behind undefined.
-        prefix.truncate(n_cached);
-        self.n_evaluated = n_cached;
-        while self.n_evaluated < self.n_prompt {
-            let start = self.n_evaluated;
-            let end = self.n_prompt.min(start + max_rows);
-            let outputs = if end == self.n_prompt {
-                Outputs::Last
-            } else {
-                Outputs::None
-            };
-            self.evaluate(end, Phase::Prefill, outputs, model, logits, abort)?;
-            prefix.extend(&self.ids[start..end]);
-        }
-        Ok(n_cached)
+    /// Prompt and generated tokens.
+    pub(crate) fn ids(&self) -> &[TokenId] {
+        &self.ids
     }
 
-    /// Evaluates the last token.
-    pub(crate) fn decode(
-        &mut self,
-        model: &mut impl Forward,
-        logits: &mut [f32],
-        abort: &AtomicBool,
-    ) -> Result<(), EngineError> {
-        self.evaluate(
-            self.ids.len(),
-            Phase::Decode,
-            Outputs::Last,
-            model,
-            logits,
-            abort,
-        )
+    /// Tokens of the prompt.
+    pub(crate) fn n_prompt(&self) -> usize {
+        self.n_prompt
+    }
+
+    /// Tokens whose KV is in the pages.
+    pub(crate) fn n_evaluated(&self) -> usize {
+        self.n_evaluated
+    }
+
+    /// Where the KV of the first [`Sequence::n_evaluated`] tokens is, and of those to come.
+    pub(crate) fn pages(&self) -> &PageTable {
+        &self.pages
+    }
+
+    /// For growing, and for giving back what a window has passed.
+    pub(crate) fn pages_mut(&mut self) -> &mut PageTable {
+        &mut self.pages
+    }
+
+    /// All that is known of the sequence for taking over a prefix: its tokens and its pages, empty so far.
+    pub(crate) fn ids_and_pages(&mut self) -> (&[TokenId], &mut PageTable) {
+        (&self.ids, &mut self.pages)
+    }
+
+    /// The KV of the first `n_tokens` is in the pages now.
+    pub(crate) fn set_evaluated(&mut self, n_tokens: usize) {
+        debug_assert!(n_tokens <= self.ids.len());
+        self.n_evaluated = n_tokens;
+    }
+
+    /// True when the logits of the last token are the next thing to draw from.
+    pub(crate) fn is_caught_up(&self) -> bool {
+        self.n_evaluated == self.ids.len()
     }
 
     /// True when no token may be drawn at all.
@@ -196,29 +189,5 @@ impl<'t> Sequence<'t> {
     /// Tokens drawn so far, without an end-of-generation token.
     pub(crate) fn n_generated(&self) -> usize {
         self.ids.len() - self.n_prompt
-    }
-
-    fn evaluate(
-        &mut self,
-        end: usize,
-        phase: Phase,
-        outputs: Outputs,
-        model: &mut impl Forward,
-        logits: &mut [f32],
-        abort: &AtomicBool,
-    ) -> Result<(), EngineError> {
-        let ids = &self.ids[self.n_evaluated..end];
-        model.forward(
-            &SequenceStep {
-                phase,
-                ids,
-                first_index: self.n_evaluated,
-                outputs,
-            },
-            logits,
-            abort,
-        )?;
-        self.n_evaluated = end;
-        Ok(())
     }
 }

@@ -7,14 +7,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rsllm_gguf::{Gguf, GgufWriter};
-use rsllm_model::ModelError;
+use rsllm_model::{ModelError, PAGE_LEN, PagePools, PageSlot, Step, StepInput, Wanted};
 use rsllm_tokenizer::Tokenizer;
 
 use crate::TokenId;
 use crate::engine::Engine;
-use crate::error::EngineError;
-use crate::forward::{Forward, Limits, Phase, SequenceStep};
+use crate::forward::{Forward, Limits, Phase};
 use crate::load::{EngineInfo, start_engine};
+use crate::pages::first_visible;
 
 #[path = "../tests/common/tiny_model.rs"]
 mod tiny_model;
@@ -30,8 +30,29 @@ pub(crate) struct Script {
     /// In which step (0 is the first of the engine) something goes wrong.
     pub(crate) fault: Option<(usize, Fault)>,
     pub(crate) context: usize,
-    /// Tokens that are kept behind the furthest one; `None` for all.
+    /// Tokens that half of the layers see.
     pub(crate) window: Option<usize>,
+    pub(crate) answers: Answers,
+    /// Steps with this token fail.
+    pub(crate) poison: Option<TokenId>,
+    /// Sequences that run side by side; 0 for one.
+    pub(crate) max_sequences: usize,
+    /// KV pages; 0 for those of one context.
+    pub(crate) pages: usize,
+    /// Tokens of a step; 0 for 4.
+    pub(crate) max_rows: usize,
+}
+
+/// Where tokens come from.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Answers {
+    /// From [`Script::tokens`].
+    #[default]
+    Script,
+    /// Each depends on all tokens before it.
+    Text,
+    /// And on which of these were prefilled and which decoded.
+    TextAndPhases,
 }
 
 #[derive(Clone, Copy)]
@@ -43,13 +64,101 @@ pub(crate) enum Fault {
 /// Steps that a scripted model was asked for: phase, first index, tokens.
 pub(crate) type Steps = Arc<Mutex<Vec<(Phase, usize, usize)>>>;
 
-struct ScriptedModel {
+pub(crate) struct ScriptedModel {
     script: Script,
     limits: Limits,
-    next: usize,
+    pools: PagePools,
+    /// What each page of each group holds: tokens, and how they were evaluated.
+    full: Vec<[Written; PAGE_LEN]>,
+    window: Vec<[Written; PAGE_LEN]>,
+    n_steps: usize,
     steps: Steps,
-    /// The furthest position evaluated.
-    end: usize,
+}
+
+/// A position of a page: `None` if nothing was ever written.
+type Written = Option<(TokenId, Phase)>;
+
+impl ScriptedModel {
+    pub(crate) fn new(script: Script, limits: Limits, n_pages: usize, steps: Steps) -> Self {
+        let n_window = if script.window.is_some() { n_pages } else { 0 };
+        Self {
+            script,
+            limits,
+            pools: PagePools::new(n_pages, n_window),
+            full: vec![[None; PAGE_LEN]; n_pages],
+            window: vec![[None; PAGE_LEN]; n_window],
+            n_steps: 0,
+            steps,
+        }
+    }
+
+    pub(crate) fn write(&mut self, pages: &[PageSlot], index: usize, id: TokenId, phase: Phase) {
+        let slot = pages[index / PAGE_LEN];
+        self.full[slot.full as usize][index % PAGE_LEN] = Some((id, phase));
+        if self.script.window.is_some() {
+            self.window[slot.window as usize][index % PAGE_LEN] = Some((id, phase));
+        }
+    }
+
+    /// What the token at `index` reads at `position`.
+    pub(crate) fn read(
+        &self,
+        pages: &[PageSlot],
+        position: usize,
+        index: usize,
+    ) -> (TokenId, Phase) {
+        let slot = pages[position / PAGE_LEN];
+        let of_full = self.full[slot.full as usize][position % PAGE_LEN];
+        let of_full = of_full.expect("every earlier position was written");
+        let sees = |window| position >= first_visible(index, Some(window));
+        if self.script.window.is_some_and(sees) {
+            let of_window = self.window[slot.window as usize][position % PAGE_LEN];
+            assert_eq!(of_window, Some(of_full), "both groups hold the same tokens");
+        }
+        of_full
+    }
+
+    /// The token that follows the one at `index`.
+    fn next_token(&self, pages: &[PageSlot], index: usize) -> TokenId {
+        let seen: Vec<_> = (0..=index)
+            .map(|position| self.read(pages, position, index))
+            .collect();
+        if self.script.answers != Answers::Script {
+            let counts_phases = self.script.answers == Answers::TextAndPhases;
+            let hash = seen.iter().fold(7_u64, |hash, (id, phase)| {
+                let phase = u64::from(counts_phases && *phase == Phase::Decode);
+                (hash ^ (u64::from(*id) << 1 | phase)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+            });
+            return byte_token((hash >> 32) as u8 % 200);
+        }
+        let n_decoded = seen.iter().rev();
+        let n_decoded = n_decoded
+            .take_while(|(_, phase)| *phase == Phase::Decode)
+            .count();
+        self.script.tokens[n_decoded.min(self.script.tokens.len() - 1)]
+    }
+
+    fn check(&self, step: &Step<'_>) {
+        assert!(step.n_rows() <= self.limits.max_rows);
+        assert!(step.outputs.len() <= self.limits.max_outputs);
+        assert!(step.sequences.len() <= self.limits.max_sequences);
+        assert!(step.outputs.is_sorted() && self.pools.check_integrity());
+        for sequence in step.sequences {
+            let end = sequence.first_index + sequence.n_rows;
+            assert!(end <= self.limits.context && end <= sequence.pages.len() * PAGE_LEN);
+            assert!(
+                sequence.first_row >= step.n_prefill
+                    || sequence.first_row + sequence.n_rows <= step.n_prefill
+            );
+            for slot in &sequence.pages[sequence.first_index / PAGE_LEN..] {
+                assert_eq!(
+                    self.pools.full.n_owners(slot.full),
+                    1,
+                    "what is written belongs to one sequence"
+                );
+            }
+        }
+    }
 }
 
 impl Forward for ScriptedModel {
@@ -57,61 +166,102 @@ impl Forward for ScriptedModel {
         self.limits
     }
 
-    fn can_resume_at(&self, index: usize) -> bool {
-        self.script
-            .window
-            .is_none_or(|window| index + window > self.end)
+    fn window(&self) -> Option<usize> {
+        self.script.window
+    }
+
+    fn pools(&mut self) -> &mut PagePools {
+        &mut self.pools
+    }
+
+    fn copy_slot(&mut self, from: PageSlot, to: PageSlot) -> Result<(), ModelError> {
+        self.full[to.full as usize] = self.full[from.full as usize];
+        if self.script.window.is_some() {
+            self.window[to.window as usize] = self.window[from.window as usize];
+        }
+        Ok(())
     }
 
     fn forward(
         &mut self,
-        step: &SequenceStep<'_>,
-        logits: &mut [f32],
+        step: &Step<'_>,
+        wanted: Wanted<'_>,
         abort: &AtomicBool,
-    ) -> Result<(), EngineError> {
-        let n_steps = {
-            let mut steps = self.steps.lock().unwrap();
-            steps.push((step.phase, step.first_index, step.ids.len()));
-            steps.len()
+    ) -> Result<(), ModelError> {
+        self.n_steps += 1;
+        self.check(step);
+        let phase_of = |row: usize| {
+            if row < step.n_prefill {
+                Phase::Prefill
+            } else {
+                Phase::Decode
+            }
         };
-        assert!(
-            step.ids.len() <= self.limits.max_rows
-                && step.first_index + step.ids.len() <= self.limits.context
-        );
-        self.end = step.first_index + step.ids.len();
+        self.steps
+            .lock()
+            .unwrap()
+            .extend(step.sequences.iter().map(|sequence| {
+                (
+                    phase_of(sequence.first_row),
+                    sequence.first_index,
+                    sequence.n_rows,
+                )
+            }));
         let deadline = Instant::now() + self.script.step_time;
         loop {
             if abort.load(Ordering::Relaxed) {
-                return Err(ModelError::Aborted.into());
+                return Err(ModelError::Aborted);
             }
             if Instant::now() >= deadline {
                 break;
             }
             thread::sleep(Duration::from_millis(1));
         }
+        let StepInput::Ids(ids) = step.input else {
+            panic!("the engine has only tokens")
+        };
         let fault = self
             .script
             .fault
-            .filter(|fault| fault.0 + 1 == n_steps)
+            .filter(|fault| fault.0 + 1 == self.n_steps)
             .map(|fault| fault.1);
         assert!(!matches!(fault, Some(Fault::Panic)), "scripted panic");
-        self.next = if step.phase == Phase::Prefill {
-            0
-        } else {
-            self.next + 1
-        };
-        let token = self.script.tokens[self.next.min(self.script.tokens.len() - 1)];
-        for (row, id) in logits
-            .chunks_exact_mut(self.limits.vocab_size)
-            .zip(step.ids)
-            .take(step.n_outputs())
-        {
-            row.fill(0.0);
-            // Lets tests see which token a row belongs to.
-            row[0] = *id as f32 / 1000.0;
-            row[token as usize] = 10.0;
-            if matches!(fault, Some(Fault::NanLogit)) {
-                row[5] = f32::NAN;
+        assert!(
+            !self
+                .script
+                .poison
+                .is_some_and(|poison| ids.contains(&poison)),
+            "scripted poison"
+        );
+        for sequence in step.sequences {
+            for i in 0..sequence.n_rows {
+                let row = sequence.first_row + i;
+                let index = sequence.first_index + i;
+                self.write(sequence.pages, index, ids[row], phase_of(row));
+            }
+        }
+        let output_rows = step.outputs.iter().map(|&row| row as usize);
+        match wanted {
+            Wanted::Embeddings(rows) => {
+                for (embedding, row) in rows.chunks_exact_mut(2).zip(output_rows) {
+                    embedding.copy_from_slice(&[ids[row] as f32, step.positions[row] as f32]);
+                }
+            }
+            Wanted::Logits(rows) => {
+                let rows = rows.chunks_exact_mut(self.limits.vocab_size);
+                for (logits, row) in rows.zip(output_rows) {
+                    let sequence = (step.sequences.iter())
+                        .find(|s| (s.first_row..s.first_row + s.n_rows).contains(&row))
+                        .unwrap();
+                    let index = sequence.first_index + row - sequence.first_row;
+                    logits.fill(0.0);
+                    // Lets tests see which token a row belongs to.
+                    logits[0] = ids[row] as f32 / 1000.0;
+                    logits[self.next_token(sequence.pages, index) as usize] = 10.0;
+                    if matches!(fault, Some(Fault::NanLogit)) {
+                        logits[5] = f32::NAN;
+                    }
+                }
             }
         }
         Ok(())
@@ -123,25 +273,20 @@ pub(crate) fn scripted_engine(script: Script) -> (Engine, Steps) {
     let metadata = vocabulary();
     let tokenizer = Tokenizer::from_metadata(&metadata).unwrap();
     let vocab_size = tokenizer.vocab_size();
-    let context = if script.context == 0 {
-        64
-    } else {
-        script.context
-    };
+    let or = |n, default| if n == 0 { default } else { n };
+    let context = or(script.context, 64);
+    let n_pages = or(script.pages, context.div_ceil(PAGE_LEN));
     let limits = Limits {
         vocab_size,
+        embed_dim: 2,
         context,
-        max_rows: 4,
-        max_outputs: 3,
+        max_sequences: script.max_sequences.max(1),
+        max_rows: or(script.max_rows, 4),
+        max_outputs: script.max_sequences.max(3),
     };
     let steps = Steps::default();
-    let model = ScriptedModel {
-        script,
-        limits,
-        next: 0,
-        steps: Arc::clone(&steps),
-        end: 0,
-    };
+    let max_sequences = limits.max_sequences;
+    let model = ScriptedModel::new(script, limits, n_pages, Arc::clone(&steps));
     let mut bytes = Vec::new();
     GgufWriter::new(metadata)
         .unwrap()
@@ -157,12 +302,13 @@ pub(crate) fn scripted_engine(script: Script) -> (Engine, Steps) {
         threads: 1,
         isa: rsllm_cpu::Isa::Scalar,
         kv_type: "f16",
+        max_sequences,
         weight_bytes: 0,
         kv_bytes: 0,
         scratch_bytes: 0,
         load_ns: 0,
         vocab_size,
-        embed_dim: 1,
+        embed_dim: 2,
         n_layers: 1,
         file_bytes: 0,
         decode_bytes_per_token: 0,

@@ -5,8 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use crate::control::Control;
 use crate::error::EngineError;
-use crate::worker::{Command, Control};
+use crate::worker::Command;
 
 /// A running engine thread.
 #[derive(Debug)]
@@ -51,6 +52,11 @@ impl EngineThread {
                 ended,
             })),
         })
+    }
+
+    /// For cancelling requests.
+    pub(crate) fn control(&self) -> &Arc<Control> {
+        &self.control
     }
 
     /// Queues a request.

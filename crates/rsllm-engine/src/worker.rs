@@ -1,31 +1,38 @@
-//! The engine thread: owns the model, takes requests from a channel, and runs one after another. A panic while serving a request
-//! becomes that caller's error; the thread goes on.
+//! The engine thread: owns the model, takes requests from a channel, and computes one step after another for all of them
+//! together. A panic while serving a request becomes that caller's error; the thread goes on.
+//!
+//! Generations run side by side, see `batching.rs`. Requests that want the model for themselves, see `exclusive.rs`, run when
+//! all generations before them have ended.
 
 use std::any::Any;
+use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use rsllm_model::ModelError;
 use rsllm_tokenizer::Tokenizer;
 
 use crate::TokenId;
+use crate::batch::Batch;
+use crate::batching::{Live, StepState};
 use crate::constraint::Constraint;
+use crate::control::{CancelHandle, Control};
+use crate::embedding::Pooling;
 use crate::error::EngineError;
-use crate::forward::{Forward, Outputs, Phase, SequenceStep};
-use crate::generation::{Event, FinishReason, GenerationStats, nanoseconds};
-use crate::prefix::PrefilledPrefix;
+use crate::forward::Forward;
+use crate::generation::Event;
+use crate::metrics::{Board, EngineMetrics};
+use crate::pages::Pages;
+use crate::prefix_cache::PrefixCache;
 use crate::sampling::Sampler;
-use crate::sequence::{Sequence, SequenceParts};
 use crate::stop::StopMatcher;
-use crate::text::TextStream;
 
 /// A request. Everything in it was checked by the caller's thread.
 pub(crate) enum Command {
     Generate(Box<GenerateJob>),
-    Logits(LogitsJob),
-    Bench(BenchJob),
+    Exclusive(ExclusiveJob),
 }
 
 /// Continue a prompt.
@@ -38,17 +45,28 @@ pub(crate) struct GenerateJob {
     pub(crate) constraint: Option<Constraint>,
     pub(crate) stop: StopMatcher,
     pub(crate) events: Sender<Event>,
-    pub(crate) abort: Arc<AtomicBool>,
+    pub(crate) cancel: CancelHandle,
     pub(crate) queued: Instant,
+}
+
+/// A request that needs the model for itself.
+pub(crate) struct ExclusiveJob {
+    pub(crate) cancel: CancelHandle,
+    pub(crate) work: ExclusiveWork,
+}
+
+pub(crate) enum ExclusiveWork {
+    Logits(LogitsJob),
+    Bench(BenchJob),
+    Embed(EmbedJob),
 }
 
 /// Compute the logits of every position.
 pub(crate) struct LogitsJob {
     pub(crate) ids: Vec<TokenId>,
-    /// Positions from here on take the decode product, one step each.
+    /// Positions from here on take the decode product.
     pub(crate) n_prefill: usize,
     pub(crate) answer: Sender<Result<Vec<f32>, EngineError>>,
-    pub(crate) abort: Arc<AtomicBool>,
 }
 
 /// Measure prefill and decoding behind a context of `depth` tokens.
@@ -57,7 +75,15 @@ pub(crate) struct BenchJob {
     pub(crate) n_generate: usize,
     pub(crate) depth: usize,
     pub(crate) answer: Sender<Result<BenchTimes, EngineError>>,
-    pub(crate) abort: Arc<AtomicBool>,
+}
+
+/// Compute embeddings.
+pub(crate) struct EmbedJob {
+    /// Each of at least one token and at most the context.
+    pub(crate) inputs: Vec<Vec<TokenId>>,
+    pub(crate) pooling: Pooling,
+    pub(crate) normalise: bool,
+    pub(crate) answer: Sender<Result<Vec<f32>, EngineError>>,
 }
 
 /// The result of one measurement.
@@ -73,299 +99,147 @@ pub struct BenchTimes {
     pub generate_ns: u64,
 }
 
-/// How the engine's owner reaches into the running thread.
-#[derive(Debug, Default)]
-pub(crate) struct Control {
-    closing: AtomicBool,
-    /// The abort flag of the request being served.
-    current: Mutex<Option<Arc<AtomicBool>>>,
-}
-
 /// The state of the engine thread.
 pub(crate) struct Worker<M> {
     pub(crate) model: M,
     pub(crate) tokenizer: Tokenizer,
     /// Tokens that end a generation, sorted.
-    pub(crate) end_tokens: Vec<TokenId>,
-    /// `[max_outputs, vocab_size]`.
+    pub(crate) end_tokens: Arc<[TokenId]>,
+    /// `[max_outputs, vocab_size]`, or rows of embeddings.
     pub(crate) logits: Vec<f32>,
-    /// What the last prompt left in the pages.
-    pub(crate) prefix: PrefilledPrefix,
     pub(crate) control: Arc<Control>,
+    pub(crate) cache: PrefixCache,
+    pub(crate) batch: Batch,
+    pub(crate) metrics: EngineMetrics,
+    board: Board,
+    /// In order of arrival.
+    pub(crate) waiting: VecDeque<Waiting>,
+    /// In order of arrival, all before those that wait.
+    pub(crate) running: Vec<Live>,
+    pub(crate) step_state: StepState,
 }
 
-impl Control {
-    /// Ends what runs, and lets nothing else start.
-    pub(crate) fn close(&self) {
-        self.closing.store(true, Ordering::SeqCst);
-        // A request that is set from here on sees `closing`.
-        if let Some(abort) = self.current().as_ref() {
-            abort.store(true, Ordering::SeqCst);
-        }
-    }
-
-    fn is_closing(&self) -> bool {
-        self.closing.load(Ordering::SeqCst)
-    }
-
-    fn set_current(&self, abort: Option<Arc<AtomicBool>>) {
-        *self.current() = abort;
-    }
-
-    fn current(&self) -> std::sync::MutexGuard<'_, Option<Arc<AtomicBool>>> {
-        // Nothing panics while it is held.
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Command {
-    fn abort(&self) -> &Arc<AtomicBool> {
-        match self {
-            Self::Generate(job) => &job.abort,
-            Self::Logits(job) => &job.abort,
-            Self::Bench(job) => &job.abort,
-        }
-    }
+/// A request that waits.
+pub(crate) enum Waiting {
+    New(Box<GenerateJob>),
+    /// Gave its pages to an older sequence.
+    Preempted(Box<Live>),
+    Exclusive(ExclusiveJob),
 }
 
 impl<M: Forward> Worker<M> {
+    /// A thread's state before the first request.
+    pub(crate) fn new(
+        model: M,
+        tokenizer: Tokenizer,
+        end_tokens: Arc<[TokenId]>,
+        control: Arc<Control>,
+        board: Board,
+    ) -> Self {
+        let limits = model.limits();
+        Self {
+            cache: PrefixCache::new(model.window()),
+            model,
+            tokenizer,
+            end_tokens,
+            logits: vec![0.0; limits.max_outputs * limits.vocab_size.max(limits.embed_dim)],
+            control,
+            batch: Batch::default(),
+            metrics: EngineMetrics::default(),
+            board,
+            waiting: VecDeque::new(),
+            running: Vec::with_capacity(limits.max_sequences),
+            step_state: StepState::new(),
+        }
+    }
+
     /// Serves requests until every sender is gone or the engine is closed.
     pub(crate) fn run(mut self, commands: &Receiver<Command>) {
-        while let Ok(command) = commands.recv() {
-            self.control.set_current(Some(Arc::clone(command.abort())));
+        loop {
+            if self.running.is_empty() && self.waiting.is_empty() {
+                self.tell_metrics();
+                match commands.recv() {
+                    Ok(command) => self.enqueue(command),
+                    Err(_) => return,
+                }
+            }
+            while let Ok(command) = commands.try_recv() {
+                self.enqueue(command);
+            }
             if self.control.is_closing() {
                 // Dropping a request tells its caller that the engine is closed.
                 return;
             }
-            match command {
-                Command::Generate(job) => self.serve_generation(job),
-                Command::Logits(job) => {
-                    let answer = catch(|| self.all_logits(&job));
-                    // The caller may be gone; then nobody wants the answer.
-                    let _ = job.answer.send(self.closed_or(answer));
+            self.drop_cancelled();
+            self.admit();
+            if self.running.is_empty() {
+                if let Some(Waiting::Exclusive(job)) = self.waiting.pop_front() {
+                    self.serve_exclusive(job);
                 }
-                Command::Bench(job) => {
-                    let answer = catch(|| self.bench(&job));
-                    let _ = job.answer.send(self.closed_or(answer));
-                }
+            } else {
+                self.step();
             }
-            self.control.set_current(None);
+            self.update_metrics();
+            self.board.publish(self.metrics);
         }
     }
 
-    /// An abort that the engine's owner caused is told as such.
-    fn closed_or<T>(&self, answer: Result<T, EngineError>) -> Result<T, EngineError> {
-        match answer {
-            Err(error) if error.is_abort() && self.control.is_closing() => Err(EngineError::Closed),
-            answer => answer,
-        }
-    }
-
-    fn serve_generation(&mut self, job: Box<GenerateJob>) {
-        let events = job.events.clone();
-        let queued = job.queued;
-        let mut stats = GenerationStats::at_start(job.sampler.seed(), job.prompt.len());
-        let result = catch(|| self.generate(*job, &mut stats));
-        stats.total_ns = nanoseconds(queued.elapsed());
-        let event = match self.closed_or(result) {
-            Ok(reason) => Event::End(GenerationStats {
-                finish_reason: reason,
-                ..stats
-            }),
-            Err(error) if error.is_abort() => Event::End(GenerationStats {
-                finish_reason: FinishReason::Cancelled,
-                ..stats
-            }),
-            Err(error) => Event::Failed(
-                error,
-                GenerationStats {
-                    finish_reason: FinishReason::Error,
-                    ..stats
-                },
-            ),
-        };
-        let _ = events.send(event);
-    }
-
-    fn generate(
-        &mut self,
-        job: GenerateJob,
-        stats: &mut GenerationStats,
-    ) -> Result<FinishReason, EngineError> {
-        let GenerateJob {
-            prompt,
-            max_tokens,
-            logprobs,
-            sampler,
-            constraint,
-            stop,
-            events,
-            abort,
-            queued,
-        } = job;
-        let started = Instant::now();
-        stats.queue_ns = nanoseconds(started - queued);
-        if abort.load(Ordering::Relaxed) {
-            return Ok(FinishReason::Cancelled);
-        }
-        let vocab_size = self.model.limits().vocab_size;
-        let mut sequence = Sequence::new(SequenceParts {
-            prompt,
-            context: self.model.limits().context,
-            max_tokens,
-            logprobs,
-            end_tokens: &self.end_tokens,
-            sampler,
-            constraint,
-            text: TextStream::new(self.tokenizer.stream_decoder(), stop),
+    fn enqueue(&mut self, command: Command) {
+        self.waiting.push_back(match command {
+            Command::Generate(job) => Waiting::New(job),
+            Command::Exclusive(job) => Waiting::Exclusive(job),
         });
-        let prefilled =
-            sequence.prefill(&mut self.model, &mut self.prefix, &mut self.logits, &abort);
-        let decode_start = Instant::now();
-        stats.prefill_ns = nanoseconds(decode_start - started);
-        stats.cached_tokens = prefilled?;
-        if sequence.is_over_before_it_starts() {
-            return Ok(FinishReason::Length);
-        }
-        loop {
-            let drawn = sequence.draw(&self.logits[..vocab_size]);
-            let now = Instant::now();
-            stats.generated_tokens = sequence.n_generated();
-            if stats.first_token_ns == 0 && stats.generated_tokens > 0 {
-                stats.first_token_ns = nanoseconds(now - queued);
-            }
-            stats.decode_ns = nanoseconds(now - decode_start);
-            let finished = drawn?;
-            let piece = if finished.is_some() {
-                sequence.finish()
-            } else {
-                sequence.take_piece()
-            };
-            if let Some(piece) = piece
-                && events.send(Event::Piece(piece)).is_err()
-            {
-                return Ok(FinishReason::Cancelled);
-            }
-            if let Some(reason) = finished {
-                stats.stop_text = sequence.stop_text().map(str::to_owned);
-                return Ok(reason);
-            }
-            let decoded = sequence.decode(&mut self.model, &mut self.logits, &abort);
-            stats.decode_ns = nanoseconds(decode_start.elapsed());
-            decoded?;
-        }
     }
 
-    /// `[n_ids, vocab_size]`.
-    fn all_logits(&mut self, job: &LogitsJob) -> Result<Vec<f32>, EngineError> {
-        self.prefix.truncate(0);
-        let limits = self.model.limits();
-        let mut all = Vec::with_capacity(job.ids.len() * limits.vocab_size);
-        let mut first_index = 0;
-        while first_index < job.ids.len() {
-            let (phase, n_rows) = if first_index < job.n_prefill {
-                let left = job.n_prefill.min(job.ids.len()) - first_index;
-                (
-                    Phase::Prefill,
-                    left.min(limits.max_rows).min(limits.max_outputs),
-                )
-            } else {
-                (Phase::Decode, 1)
-            };
-            let ids = &job.ids[first_index..first_index + n_rows];
-            let step = SequenceStep {
-                phase,
-                ids,
-                first_index,
-                outputs: Outputs::All,
-            };
-            self.model.forward(&step, &mut self.logits, &job.abort)?;
-            all.extend_from_slice(&self.logits[..n_rows * limits.vocab_size]);
-            first_index += n_rows;
-        }
-        Ok(all)
+    /// Publishes figures that are looked at next.
+    pub(crate) fn tell_metrics(&mut self) {
+        self.update_metrics();
+        self.board.write(self.metrics);
     }
 
-    fn bench(&mut self, job: &BenchJob) -> Result<BenchTimes, EngineError> {
-        self.prefix.truncate(0);
-        let vocab_size = self.model.limits().vocab_size;
-        // Any tokens do; these are spread over the vocabulary, so that embedding rows and experts vary.
-        let ids: Vec<TokenId> = (0..job.depth + job.n_prompt.max(job.n_generate))
-            .map(|i| {
-                ((i as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) % vocab_size as u64) as TokenId
-            })
-            .collect();
-        self.bench_prefill(&ids[..job.depth], 0, &job.abort)?;
-        let mut times = BenchTimes {
-            prompt_tokens: job.n_prompt,
-            prompt_ns: 0,
-            generate_tokens: job.n_generate,
-            generate_ns: 0,
+    fn update_metrics(&mut self) {
+        let pools = self.model.pools();
+        let of = |pages: Pages, pools: &rsllm_model::PagePools| {
+            if pools.full.n_pages() > 0 {
+                pages.full
+            } else {
+                pages.window
+            }
         };
-        if job.n_prompt > 0 {
-            let start = Instant::now();
-            self.bench_prefill(
-                &ids[job.depth..job.depth + job.n_prompt],
-                job.depth,
-                &job.abort,
-            )?;
-            times.prompt_ns = nanoseconds(start.elapsed());
-        }
-        if job.n_generate > 0 {
-            // The prompt is overwritten: decoding is measured behind `depth` tokens as well.
-            let start = Instant::now();
-            for first_index in job.depth..job.depth + job.n_generate {
-                let ids = &ids[first_index..=first_index];
-                let step = SequenceStep {
-                    phase: Phase::Decode,
-                    ids,
-                    first_index,
-                    outputs: Outputs::Last,
-                };
-                self.model.forward(&step, &mut self.logits, &job.abort)?;
-            }
-            times.generate_ns = nanoseconds(start.elapsed());
-        }
-        Ok(times)
-    }
-
-    fn bench_prefill(
-        &mut self,
-        ids: &[TokenId],
-        first_index: usize,
-        abort: &AtomicBool,
-    ) -> Result<(), EngineError> {
-        let max_rows = self.model.limits().max_rows;
-        let n_chunks = ids.len().div_ceil(max_rows);
-        for (i, chunk) in ids.chunks(max_rows).enumerate() {
-            let outputs = if i + 1 == n_chunks {
-                Outputs::Last
-            } else {
-                Outputs::None
-            };
-            let first_index = first_index + i * max_rows;
-            self.model.forward(
-                &SequenceStep {
-                    phase: Phase::Prefill,
-                    ids: chunk,
-                    first_index,
-                    outputs,
-                },
-                &mut self.logits,
-                abort,
-            )?;
-        }
-        Ok(())
+        let free = Pages {
+            full: pools.full.n_free(),
+            window: pools.window.n_free(),
+        };
+        let all = Pages {
+            full: pools.full.n_pages(),
+            window: pools.window.n_pages(),
+        };
+        let unused = of(self.cache.available(pools), pools);
+        let metrics = &mut self.metrics;
+        metrics.waiting = self.waiting.len();
+        metrics.running = self.running.len();
+        metrics.page_len = rsllm_model::PAGE_LEN;
+        metrics.pages = of(all, pools);
+        metrics.pages_free = of(free, pools);
+        metrics.pages_cached = unused - metrics.pages_free;
     }
 }
 
 /// Turns a panic into an error. State that a panic leaves half changed is KV and scratch, both rewritten by the next request.
-fn catch<T>(work: impl FnOnce() -> Result<T, EngineError>) -> Result<T, EngineError> {
-    catch_unwind(AssertUnwindSafe(work)).unwrap_or_else(|panic| {
-        Err(EngineError::Panicked {
+pub(crate) fn catch<T, E: Into<EngineError>>(
+    work: impl FnOnce() -> Result<T, E>,
+) -> Result<T, EngineError> {
+    match catch_unwind(AssertUnwindSafe(work)) {
+        Ok(result) => result.map_err(Into::into),
+        Err(panic) => Err(EngineError::Panicked {
             message: message_of(&*panic),
-        })
-    })
+        }),
+    }
+}
+
+/// The error of work that nobody wants any more.
+pub(crate) fn aborted() -> EngineError {
+    ModelError::Aborted.into()
 }
 
 fn message_of(panic: &(dyn Any + Send)) -> String {

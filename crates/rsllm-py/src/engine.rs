@@ -6,7 +6,7 @@ use std::sync::Arc;
 use pyo3::prelude::*;
 use pyo3::types::{PyByteArray, PyBytes, PyDict};
 use rsllm_engine::sampling::OptionError;
-use rsllm_engine::{Isa, KvType, LoadOptions, TokenId};
+use rsllm_engine::{BATCH_SIZES, Isa, KvType, LoadOptions, Pooling, TokenId};
 use rsllm_tokenizer::EncodeOptions;
 
 use crate::errors::{engine_error, option_error};
@@ -34,7 +34,8 @@ impl Engine {
 #[pymethods]
 impl Engine {
     #[new]
-    #[pyo3(signature = (path, *, threads = None, context = None, kv_type = "f16", isa = None, mmap = true))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+    #[pyo3(signature = (path, *, threads = None, context = None, kv_type = "f16", isa = None, mmap = true, max_sequences = 16))]
     fn new(
         py: Python<'_>,
         path: PathBuf,
@@ -43,8 +44,10 @@ impl Engine {
         kv_type: &str,
         isa: Option<&str>,
         mmap: bool,
+        max_sequences: usize,
     ) -> PyResult<Self> {
-        let options = load_options(py, threads, context, kv_type, isa, mmap)?;
+        let mut options = load_options(py, threads, context, kv_type, isa, mmap)?;
+        options.max_sequences = max_sequences;
         let engine = py
             .detach(|| rsllm_engine::Engine::load(&path, &options))
             .map_err(|error| engine_error(py, &error))?;
@@ -167,6 +170,53 @@ impl Engine {
         Ok(dict)
     }
 
+    /// float32 rows of embed_dim values: one a text, or one a token where nothing is pooled.
+    #[pyo3(signature = (ids, *, pooling = "last", normalise = true))]
+    fn embed<'py>(
+        &self,
+        py: Python<'py>,
+        ids: Vec<Vec<TokenId>>,
+        pooling: &str,
+        normalise: bool,
+    ) -> PyResult<Bound<'py, PyByteArray>> {
+        let pooling = Pooling::from_name(pooling).ok_or_else(|| {
+            option_error(
+                py,
+                &choice_error("pooling", &Pooling::ALL.map(Pooling::name), pooling),
+            )
+        })?;
+        float_bytes(
+            py,
+            &wait_for(py, self.engine.embed(ids, pooling, normalise))?,
+        )
+    }
+
+    /// What the engine has done so far and holds now.
+    fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let metrics = self.engine.metrics();
+        let dict = PyDict::new(py);
+        dict.set_item("waiting", metrics.waiting)?;
+        dict.set_item("running", metrics.running)?;
+        dict.set_item("started", metrics.started)?;
+        dict.set_item("ended", metrics.ended)?;
+        dict.set_item("preempted", metrics.preempted)?;
+        dict.set_item("queue_ns", metrics.queue_ns)?;
+        dict.set_item("prefill_tokens", metrics.prefill_tokens)?;
+        dict.set_item("prefill_ns", metrics.prefill_ns)?;
+        dict.set_item("decode_tokens", metrics.decode_tokens)?;
+        dict.set_item("decode_ns", metrics.decode_ns)?;
+        dict.set_item("cached_tokens", metrics.cached_tokens)?;
+        dict.set_item("steps", metrics.steps)?;
+        let sizes = BATCH_SIZES.map(|most| (most < usize::MAX).then_some(most));
+        let batch_sizes: Vec<_> = sizes.into_iter().zip(metrics.batch_sizes).collect();
+        dict.set_item("batch_sizes", batch_sizes)?;
+        dict.set_item("pages", metrics.pages)?;
+        dict.set_item("pages_free", metrics.pages_free)?;
+        dict.set_item("pages_cached", metrics.pages_cached)?;
+        dict.set_item("page_len", metrics.page_len)?;
+        Ok(dict)
+    }
+
     /// Stops what runs and frees the memory.
     fn close(&self, py: Python<'_>) {
         py.detach(|| self.engine.close());
@@ -175,7 +225,8 @@ impl Engine {
 
 /// What loading a file with these options would report, without allocating anything: the memory plan.
 #[pyfunction]
-#[pyo3(signature = (path, *, threads = None, context = None, kv_type = "f16", isa = None, mmap = true))]
+#[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
+#[pyo3(signature = (path, *, threads = None, context = None, kv_type = "f16", isa = None, mmap = true, max_sequences = 16))]
 pub(crate) fn plan<'py>(
     py: Python<'py>,
     path: PathBuf,
@@ -184,8 +235,10 @@ pub(crate) fn plan<'py>(
     kv_type: &str,
     isa: Option<&str>,
     mmap: bool,
+    max_sequences: usize,
 ) -> PyResult<Bound<'py, PyDict>> {
-    let options = load_options(py, threads, context, kv_type, isa, mmap)?;
+    let mut options = load_options(py, threads, context, kv_type, isa, mmap)?;
+    options.max_sequences = max_sequences;
     let info = py
         .detach(|| rsllm_engine::plan(&path, &options))
         .map_err(|error| engine_error(py, &error))?;
@@ -216,6 +269,7 @@ fn load_options(
         kv_type,
         isa: isa.map(find_isa).transpose()?,
         mmap,
+        ..LoadOptions::default()
     })
 }
 
@@ -232,6 +286,7 @@ fn info_dict<'py>(
     dict.set_item("threads", info.threads)?;
     dict.set_item("isa", info.isa.name())?;
     dict.set_item("kv_type", info.kv_type)?;
+    dict.set_item("max_sequences", info.max_sequences)?;
     dict.set_item("weight_bytes", info.weight_bytes)?;
     dict.set_item("kv_bytes", info.kv_bytes)?;
     dict.set_item("scratch_bytes", info.scratch_bytes)?;

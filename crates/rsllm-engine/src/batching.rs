@@ -1,0 +1,492 @@
+//! Generations side by side: who starts, what the next step computes, and what each sequence makes of its logits.
+
+use std::time::Instant;
+
+use rsllm_model::{PAGE_LEN, Wanted};
+
+use crate::TokenId;
+use crate::budget::StepBudget;
+use crate::error::EngineError;
+use crate::forward::{Forward, Phase};
+use crate::generation::{Event, FinishReason, GenerationStats, nanoseconds};
+use crate::pages::{Pages, first_visible, slots_for};
+use crate::prefix_cache::OwnedPages;
+use crate::scheduler::{Action, SequenceState, State, StepLimits, StepPlan, admit, plan};
+use crate::sequence::{Sequence, SequenceParts};
+use crate::text::TextStream;
+use crate::worker::{GenerateJob, Waiting, Worker, catch};
+
+/// A generation that has begun.
+pub(crate) struct Live {
+    /// Order of arrival.
+    id: u64,
+    sequence: Sequence,
+    stats: GenerationStats,
+    request: Request,
+    started: Instant,
+    /// Its prompt was computed.
+    decode_start: Option<Instant>,
+    /// Whole pages that the prefix cache has seen.
+    n_remembered: usize,
+    /// It was part of a step that failed.
+    is_suspect: bool,
+}
+
+/// The caller's side of a generation.
+struct Request {
+    events: std::sync::mpsc::Sender<Event>,
+    cancel: crate::control::CancelHandle,
+    queued: Instant,
+}
+
+/// What steps need beside the sequences, kept for its memory.
+pub(crate) struct StepState {
+    states: Vec<SequenceState>,
+    owned: OwnedPages,
+    plan: StepPlan,
+    budget: StepBudget,
+    n_arrived: u64,
+    last_turn: u64,
+}
+
+impl StepState {
+    /// Before the first step.
+    pub(crate) fn new() -> Self {
+        Self {
+            states: Vec::new(),
+            owned: OwnedPages::default(),
+            plan: StepPlan::default(),
+            budget: StepBudget::new(),
+            n_arrived: 0,
+            last_turn: 0,
+        }
+    }
+}
+
+impl Request {
+    fn end(self, stats: GenerationStats, result: Result<FinishReason, EngineError>) {
+        let total_ns = nanoseconds(self.queued.elapsed());
+        let (finish_reason, error) = match result {
+            Ok(reason) => (reason, None),
+            Err(error) => (FinishReason::Error, Some(error)),
+        };
+        let stats = GenerationStats {
+            finish_reason,
+            total_ns,
+            ..stats
+        };
+        // The caller may be gone; then nobody wants to know.
+        let _ = self.events.send(match error {
+            None => Event::End(stats),
+            Some(error) => Event::Failed(error, stats),
+        });
+    }
+}
+
+impl<M: Forward> Worker<M> {
+    /// Ends what its callers no longer want, waiting or running.
+    pub(crate) fn drop_cancelled(&mut self) {
+        let mut i = 0;
+        while i < self.running.len() {
+            if self.running[i].request.cancel.is_cancelled() {
+                self.end(i, Ok(FinishReason::Cancelled));
+            } else {
+                i += 1;
+            }
+        }
+        let is_cancelled = |waiting: &Waiting| match waiting {
+            Waiting::New(job) => job.cancel.is_cancelled(),
+            Waiting::Preempted(live) => live.request.cancel.is_cancelled(),
+            Waiting::Exclusive(job) => job.cancel.is_cancelled(),
+        };
+        let mut i = 0;
+        while i < self.waiting.len() {
+            if !is_cancelled(&self.waiting[i]) {
+                i += 1;
+                continue;
+            }
+            match self.waiting.remove(i) {
+                Some(Waiting::New(job)) => {
+                    let mut stats = GenerationStats::at_start(job.sampler.seed(), job.prompt.len());
+                    stats.queue_ns = nanoseconds(job.queued.elapsed());
+                    let request = Request {
+                        events: job.events,
+                        cancel: job.cancel,
+                        queued: job.queued,
+                    };
+                    request.end(stats, Ok(FinishReason::Cancelled));
+                }
+                Some(Waiting::Preempted(live)) => {
+                    self.metrics.ended += 1;
+                    self.tell_metrics();
+                    live.request.end(live.stats, Ok(FinishReason::Cancelled));
+                }
+                // Its caller is gone.
+                Some(Waiting::Exclusive(_)) | None => (),
+            }
+        }
+    }
+
+    /// Starts those that wait and fit.
+    pub(crate) fn admit(&mut self) {
+        if self.waiting.is_empty() || self.running.len() >= self.model.limits().max_sequences {
+            return;
+        }
+        let limits = self.step_limits();
+        let context = self.model.limits().context;
+        self.describe_running();
+        let state = State {
+            running: &self.step_state.states,
+            available: self.cache.available(self.model.pools()),
+            last_turn: self.step_state.last_turn,
+        };
+        let (cache, model) = (&mut self.cache, &mut self.model);
+        let needed = self.waiting.iter().map_while(|waiting| {
+            let ids: &[TokenId] = match waiting {
+                Waiting::New(job) => &job.prompt,
+                Waiting::Preempted(live) => live.sequence.ids(),
+                Waiting::Exclusive(_) => return None,
+            };
+            let n_slots = slots_for((ids.len() + 1).min(context));
+            Some(n_slots - cache.slots_in_use(model.pools(), None, ids))
+        });
+        for _ in 0..admit(&state, &limits, needed) {
+            let live = match self.waiting.pop_front() {
+                Some(Waiting::New(job)) => self.begin(*job),
+                Some(Waiting::Preempted(live)) => *live,
+                Some(Waiting::Exclusive(_)) | None => {
+                    unreachable!("only generations were counted")
+                }
+            };
+            self.start(live);
+        }
+    }
+
+    /// One step for all that run.
+    pub(crate) fn step(&mut self) {
+        let limits = self.step_limits();
+        self.describe_running();
+        let state = State {
+            running: &self.step_state.states,
+            available: self.cache.available(self.model.pools()),
+            last_turn: self.step_state.last_turn,
+        };
+        plan(&state, &limits, &mut self.step_state.plan);
+        self.step_state.last_turn = self.step_state.plan.last_turn;
+        let is_preempting = self.preempt_planned();
+        if let Err((i, error)) = self.prepare_batch() {
+            self.end(i, Err(error));
+            return;
+        }
+        if self.batch.n_rows() > 0 {
+            self.evaluate();
+        } else if !is_preempting {
+            // Plans always get the oldest on; if one ever does not, that must not become a hang.
+            let error = rsllm_model::ModelError::OutOfPages {
+                n_pages: self.model.pools().full.n_pages(),
+                page_len: PAGE_LEN,
+            };
+            self.end(0, Err(error.into()));
+        }
+    }
+
+    fn step_limits(&self) -> StepLimits {
+        let limits = self.model.limits();
+        StepLimits {
+            max_sequences: limits.max_sequences,
+            max_rows: limits.max_rows,
+            shared_rows: self.step_state.budget.rows(limits.max_rows),
+            // A window that begins and ends inside of pages.
+            window_slots: self.model.window().map_or(0, |n| slots_for(n) + 2),
+        }
+    }
+
+    fn describe_running(&mut self) {
+        let StepState { states, owned, .. } = &mut self.step_state;
+        let pools = self.model.pools();
+        self.cache.owned(owned);
+        states.clear();
+        states.extend(self.running.iter().map(|live| {
+            let sequence = &live.sequence;
+            let slots = sequence.pages().slots();
+            SequenceState {
+                id: live.id,
+                n_tokens: sequence.ids().len(),
+                n_prompt: sequence.n_prompt(),
+                n_evaluated: sequence.n_evaluated(),
+                n_slots: slots.len(),
+                reclaimable: slots.iter().fold(Pages::ZERO, |pages, &slot| {
+                    pages.plus(owned.reclaimable(pools, slot))
+                }),
+                is_suspect: live.is_suspect,
+            }
+        }));
+    }
+
+    fn begin(&mut self, job: GenerateJob) -> Live {
+        let started = Instant::now();
+        let mut stats = GenerationStats::at_start(job.sampler.seed(), job.prompt.len());
+        stats.queue_ns = nanoseconds(started - job.queued);
+        self.metrics.started += 1;
+        self.metrics.queue_ns += stats.queue_ns;
+        self.step_state.n_arrived += 1;
+        Live {
+            id: self.step_state.n_arrived,
+            sequence: Sequence::new(SequenceParts {
+                prompt: job.prompt,
+                context: self.model.limits().context,
+                max_tokens: job.max_tokens,
+                logprobs: job.logprobs,
+                end_tokens: self.end_tokens.clone(),
+                sampler: job.sampler,
+                constraint: job.constraint,
+                text: TextStream::new(self.tokenizer.stream_decoder(), job.stop),
+            }),
+            stats,
+            request: Request {
+                events: job.events,
+                cancel: job.cancel,
+                queued: job.queued,
+            },
+            started,
+            decode_start: None,
+            n_remembered: 0,
+            is_suspect: false,
+        }
+    }
+
+    /// Lets a sequence without pages run, behind what the prefix cache has of it.
+    fn start(&mut self, mut live: Live) {
+        let (ids, pages) = live.sequence.ids_and_pages();
+        let adopted = catch(|| self.cache.adopt(&mut self.model, None, ids, pages));
+        match adopted {
+            Ok(n_tokens) => {
+                live.sequence.set_evaluated(n_tokens);
+                live.n_remembered = n_tokens / PAGE_LEN;
+                if live.decode_start.is_none() {
+                    live.stats.cached_tokens = n_tokens;
+                }
+                self.metrics.cached_tokens += n_tokens as u64;
+                self.running.push(live);
+            }
+            Err(error) => {
+                pages.truncate(self.model.pools(), 0);
+                self.metrics.ended += 1;
+                live.request.end(live.stats, Err(error));
+            }
+        }
+    }
+
+    /// Sends away those that the plan preempts, and tells whether there were any.
+    fn preempt_planned(&mut self) -> bool {
+        let n_before = self.running.len();
+        for i in (0..n_before).rev() {
+            if self.step_state.plan.actions[i] == Action::Preempt {
+                self.step_state.plan.actions.remove(i);
+                let mut live = self.running.remove(i);
+                self.give_pages_back(&mut live);
+                self.metrics.preempted += 1;
+                self.waiting.push_front(Waiting::Preempted(Box::new(live)));
+            }
+        }
+        self.running.len() < n_before
+    }
+
+    /// Finds pages for what is planned and gathers its rows. Fails with the sequence at fault.
+    fn prepare_batch(&mut self) -> Result<(), (usize, EngineError)> {
+        self.batch.clear();
+        for phase in [Phase::Prefill, Phase::Decode] {
+            for (i, live) in self.running.iter_mut().enumerate() {
+                let Action::Evaluate(n_rows) = self.step_state.plan.actions[i] else {
+                    continue;
+                };
+                let sequence = &mut live.sequence;
+                let (n_prompt, start) = (sequence.n_prompt(), sequence.n_evaluated());
+                let phase_now = if start < n_prompt {
+                    Phase::Prefill
+                } else {
+                    Phase::Decode
+                };
+                if n_rows == 0 || phase_now != phase {
+                    continue;
+                }
+                let end = start + n_rows;
+                let n_slots = slots_for(end).saturating_sub(sequence.pages().slots().len());
+                let pools = self.model.pools();
+                self.cache.make_room(pools, Pages::both(n_slots));
+                sequence
+                    .pages_mut()
+                    .grow(pools, end)
+                    .map_err(|error| (i, error.into()))?;
+                let ids = sequence.ids();
+                let n_outputs = usize::from(end == ids.len());
+                self.batch.add(i, phase, start, &ids[start..end], n_outputs);
+            }
+        }
+        Ok(())
+    }
+
+    /// Computes the batch, and lets its sequences draw. A step that fails is repeated for each sequence alone, so that only
+    /// the one at fault gets the error.
+    fn evaluate(&mut self) {
+        let start = Instant::now();
+        let requests = self.batch.parts().iter();
+        let running = &self.running;
+        self.control
+            .begin_step(requests.map(|part| running[part.sequence].request.cancel.flag()));
+        let n_logits = self.batch.n_outputs() * self.model.limits().vocab_size;
+        let (batch, model) = (&mut self.batch, &mut self.model);
+        let wanted = Wanted::Logits(&mut self.logits[..n_logits]);
+        let abort = self.control.step_abort();
+        let computed = catch(|| {
+            let pages = |i: usize| running[i].sequence.pages().slots();
+            batch.run(model, pages, wanted, abort)
+        });
+        let step_ns = nanoseconds(start.elapsed());
+        match computed {
+            Ok(()) => {
+                self.count_step(step_ns);
+                self.take_over();
+                self.draw();
+            }
+            // Those that were cancelled are found before the next step.
+            Err(error) if error.is_abort() => (),
+            Err(error) => match self.batch.parts() {
+                &[part] => self.end(part.sequence, Err(error)),
+                parts => {
+                    for part in parts {
+                        self.running[part.sequence].is_suspect = true;
+                    }
+                }
+            },
+        }
+    }
+
+    fn count_step(&mut self, step_ns: u64) {
+        let (n_rows, n_prefill) = (self.batch.n_rows(), self.batch.n_prefill());
+        let n_decode = n_rows - n_prefill;
+        let metrics = &mut self.metrics;
+        metrics.count_step(self.batch.parts().len());
+        metrics.prefill_tokens += n_prefill as u64;
+        metrics.decode_tokens += n_decode as u64;
+        let decode_ns = match (n_prefill, n_decode) {
+            (0, _) => step_ns,
+            (_, 0) => 0,
+            (_, _) => self.step_state.budget.decode_part(step_ns),
+        };
+        metrics.decode_ns += decode_ns;
+        metrics.prefill_ns += step_ns - decode_ns;
+        self.step_state
+            .budget
+            .record(n_prefill, n_decode > 0, step_ns);
+    }
+
+    /// The rows of the step are in their pages now.
+    fn take_over(&mut self) {
+        let window = self.model.window();
+        for part in self.batch.parts() {
+            let live = &mut self.running[part.sequence];
+            let n_evaluated = part.first_index + part.n_rows;
+            live.is_suspect = false;
+            live.sequence.set_evaluated(n_evaluated);
+            let pools = self.model.pools();
+            if n_evaluated / PAGE_LEN > live.n_remembered {
+                live.n_remembered = n_evaluated / PAGE_LEN;
+                let (ids, slots) = (live.sequence.ids(), live.sequence.pages().slots());
+                self.cache
+                    .insert(pools, None, &ids[..n_evaluated], slots, false);
+            }
+            let visible = first_visible(n_evaluated, window);
+            live.sequence.pages_mut().drop_passed(pools, visible);
+        }
+    }
+
+    /// Every sequence whose logits were computed draws a token.
+    fn draw(&mut self) {
+        let vocab_size = self.model.limits().vocab_size;
+        let mut n_drawn = 0;
+        // Sequences that end leave their place to those behind them, whose numbers the parts still hold.
+        let mut ended: Vec<(usize, Result<FinishReason, EngineError>)> = Vec::new();
+        for part in self.batch.parts() {
+            if part.n_outputs == 0 {
+                continue;
+            }
+            let logits = &self.logits[n_drawn * vocab_size..(n_drawn + 1) * vocab_size];
+            n_drawn += 1;
+            let live = &mut self.running[part.sequence];
+            match catch(|| live.draw(logits)) {
+                Ok(None) => (),
+                Ok(Some(reason)) => ended.push((part.sequence, Ok(reason))),
+                Err(error) => ended.push((part.sequence, Err(error))),
+            }
+        }
+        ended.sort_by_key(|(i, _)| std::cmp::Reverse(*i));
+        for (i, result) in ended {
+            self.end(i, result);
+        }
+    }
+
+    /// Takes a sequence out and tells its caller.
+    fn end(&mut self, i: usize, result: Result<FinishReason, EngineError>) {
+        let mut live = self.running.remove(i);
+        // First the pages: the caller's next request may come at once.
+        self.give_pages_back(&mut live);
+        self.metrics.ended += 1;
+        let Live {
+            stats,
+            request,
+            sequence,
+            ..
+        } = live;
+        let stop_text = sequence.stop_text().map(str::to_owned);
+        self.tell_metrics();
+        request.end(GenerationStats { stop_text, ..stats }, result);
+    }
+
+    /// Leaves the pages of a sequence to the prefix cache.
+    fn give_pages_back(&mut self, live: &mut Live) {
+        let pools = self.model.pools();
+        let sequence = &mut live.sequence;
+        let ids = &sequence.ids()[..sequence.n_evaluated()];
+        self.cache
+            .insert(pools, None, ids, sequence.pages().slots(), true);
+        sequence.pages_mut().truncate(pools, 0);
+        sequence.set_evaluated(0);
+        live.n_remembered = 0;
+        debug_assert!(pools.check_integrity() && self.cache.check_integrity(pools));
+    }
+}
+
+impl Live {
+    /// Draws from `logits` and sends what text may leave. Returns why the sequence is over, or `None` if it goes on.
+    fn draw(&mut self, logits: &[f32]) -> Result<Option<FinishReason>, EngineError> {
+        let now = Instant::now();
+        let decode_start = *self.decode_start.get_or_insert(now);
+        if self.stats.prefill_ns == 0 {
+            self.stats.prefill_ns = nanoseconds(now - self.started);
+        }
+        debug_assert!(self.sequence.is_caught_up());
+        if self.sequence.is_over_before_it_starts() {
+            return Ok(Some(FinishReason::Length));
+        }
+        let drawn = self.sequence.draw(logits);
+        let now = Instant::now();
+        self.stats.generated_tokens = self.sequence.n_generated();
+        if self.stats.first_token_ns == 0 && self.stats.generated_tokens > 0 {
+            self.stats.first_token_ns = nanoseconds(now - self.request.queued);
+        }
+        self.stats.decode_ns = nanoseconds(now - decode_start);
+        let finished = drawn?;
+        let piece = if finished.is_some() {
+            self.sequence.finish()
+        } else {
+            self.sequence.take_piece()
+        };
+        if let Some(piece) = piece
+            && self.request.events.send(Event::Piece(piece)).is_err()
+        {
+            return Ok(Some(FinishReason::Cancelled));
+        }
+        Ok(finished)
+    }
+}
