@@ -162,6 +162,37 @@ class Model:
         data = self._open_engine().logits(ids)
         return numpy.frombuffer(data, dtype="<f4").reshape(len(ids), self._info["vocab_size"])
 
+    def embed(self, texts: str | Iterable[str]) -> NDArray[numpy.float32]:
+        """Embeddings of texts, `(n, embed_dim)` float32, each row of length 1.
+
+        Each text gets the BOS and EOS tokens that the model asks for. A row is made as the file's `pooling_type` says;
+        without one, from the last token. Raises `OptionError` where the file wants what is not here.
+
+        >>> a, b = model.embed(["a cat", "a dog"])
+        >>> similarity = float(a @ b)
+        """
+        import numpy
+
+        texts = [texts] if isinstance(texts, str) else list(texts)
+        engine = self._open_engine()
+        ids = [engine.tokenize(_text(text), add_special=True) for text in texts]
+        data = engine.embed(ids, pooling=self._pooling(), normalise=True)
+        return numpy.frombuffer(data, dtype="<f4").reshape(len(ids), self._info["embed_dim"])
+
+    def _pooling(self) -> str:
+        """The pooling that the file asks for."""
+        # The ids of llama.cpp: 0 means that none is configured.
+        kinds = {None: "last", 0: "last", 1: "mean", 2: "cls", 3: "last"}
+        pooling_type = self.metadata.get(f"{self._info['architecture']}.pooling_type")
+        if pooling_type not in kinds:
+            raise OptionError(f"pooling type {pooling_type} of the file is not supported", name="pooling")
+        return kinds[pooling_type]
+
+    def metrics(self) -> dict[str, Any]:
+        """What the engine has done so far and holds now: requests, tokens and times of prefill and decoding, tokens
+        found in the prefix cache, pages, and steps by number of sequences. Durations are in nanoseconds."""
+        return self._open_engine().metrics()
+
     def bench(self, *, prompt: int = 0, generate: int = 0, depth: int = 0, repetitions: int = 1) -> BenchResult:
         """Measure prefill of `prompt` tokens and decoding of `generate` tokens, after `depth` tokens of context."""
         for name, value, low in (

@@ -8,6 +8,7 @@ run on for ever; whether it was cancelled can be seen.
 from __future__ import annotations
 
 import re
+import struct
 import threading
 import time
 from dataclasses import dataclass, field
@@ -67,6 +68,7 @@ class Engine:
         kv_type: str = "f16",
         isa: str | None = None,
         mmap: bool = True,
+        max_sequences: int = 16,
     ) -> None:
         with open(path, "rb"):
             pass
@@ -88,6 +90,7 @@ class Engine:
             "threads": self.arguments["threads"] or 2,
             "isa": self.arguments["isa"] or "scalar",
             "kv_type": self.arguments["kv_type"],
+            "max_sequences": 16,
             "weight_bytes": 1000,
             "kv_bytes": 2000,
             "scratch_bytes": 3000,
@@ -161,6 +164,16 @@ class Engine:
         generation = Generation(len(ids), options)
         self.generations.append(generation)
         return generation
+
+    def embed(self, ids: list[list[int]], *, pooling: str = "last", normalise: bool = True) -> bytearray:
+        self._check()
+        kinds = {"mean": 1.0, "cls": 2.0, "last": 3.0}
+        rows = [[float(len(text)), kinds[pooling], float(normalise)] + [0.0] * 5 for text in ids]
+        return bytearray(struct.pack(f"<{8 * len(ids)}f", *[value for row in rows for value in row]))
+
+    def metrics(self) -> dict[str, Any]:
+        self._check()
+        return {"started": len(self.generations)}
 
     def bench(self, *, prompt: int, generate: int, depth: int) -> dict[str, Any]:
         self._check()

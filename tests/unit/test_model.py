@@ -103,6 +103,27 @@ def test_logits_are_rows_of_float32(model: rsllm.Model, core: Any) -> None:
     logits[0, 0] = 1  # the caller's own copy
 
 
+def test_embeddings_are_rows_of_float32(model: rsllm.Model) -> None:
+    rows = model.embed(["hi", "hello"])
+    assert (rows.shape, rows.dtype) == ((2, 8), numpy.float32)
+    assert rows[:, :3].tolist() == [[2.0, 3.0, 1.0], [5.0, 3.0, 1.0]]
+    assert model.embed("hi").shape == (1, 8)
+    assert model.embed([]).shape == (0, 8)
+    assert model.metrics() == {"started": 0}
+
+
+@pytest.mark.parametrize(("pooling_type", "kind"), [(0, 3.0), (1, 1.0), (2, 2.0), (3, 3.0)])
+def test_the_file_says_how_embeddings_are_made(model: rsllm.Model, pooling_type: int, kind: float) -> None:
+    model._metadata = {**model.metadata, "fake.pooling_type": pooling_type}
+    assert model.embed("hi")[0, 1] == kind
+
+
+def test_a_pooling_that_is_not_here_is_an_error(model: rsllm.Model) -> None:
+    model._metadata = {**model.metadata, "fake.pooling_type": 4}
+    with pytest.raises(OptionError, match="pooling type 4"):
+        model.embed("hi")
+
+
 def test_bench_gives_rates(model: rsllm.Model) -> None:
     result = model.bench(prompt=128, generate=10, repetitions=3)
     assert result.prompt_tokens_per_second == pytest.approx(1000)
