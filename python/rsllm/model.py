@@ -259,15 +259,7 @@ class Model:
     # For the chat session.
 
     def _start(self, ids: list[int], options: dict[str, Any]) -> _core.Generation:
-        engine = self._open_engine()
-        biases = [(id, bias) for token, bias in options["logit_bias"] for id in self._biased(token)]
-        return engine.generate(ids, {**options, "logit_bias": biases})
-
-    def _biased(self, token: int | str) -> list[int]:
-        """The tokens that a key of `logit_bias` means: one by id, or those of a text."""
-        if isinstance(token, int):
-            return [token]
-        return self._open_engine().tokenize(_text(token), add_special=False, parse_special=True)
+        return self._open_engine().generate(ids, options)
 
     def _template(self, name: str | None = None) -> ChatTemplate:
         """The chat template called `name` in the file, compiled once."""

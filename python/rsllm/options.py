@@ -173,7 +173,8 @@ def _logprobs(option: Option, value: Any) -> int | None:
 
 
 def _logit_bias(option: Option, value: Any) -> list[tuple[int | str, float]]:
-    """Pairs of a token id, or a text all of whose tokens are meant, and what is added to its score; False bans."""
+    """Pairs of a token id, or a text all of whose tokens are meant, and what is added to its score; False bans, because
+    the pairs travel as JSON, which has no infinity."""
     if not isinstance(value, Mapping):
         raise option.error(value)
     biases: list[tuple[int | str, float]] = []
@@ -188,7 +189,7 @@ def _logit_bias(option: Option, value: Any) -> list[tuple[int | str, float]]:
             raise option.error(value) from None
         if math.isnan(number) or number == math.inf or key == "" or (isinstance(key, int) and not 0 <= key < 2**32):
             raise option.error(value)
-        biases.append((key, number))
+        biases.append((key, False if number == -math.inf else number))
     return biases
 
 

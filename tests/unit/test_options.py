@@ -106,7 +106,8 @@ def test_a_schema_may_be_a_dict_or_a_class_that_makes_one() -> None:
 
 def test_biases_go_by_id_or_text_and_false_bans() -> None:
     checked = validate({"logit_bias": {5: 1, "no": -2.5, numpy.int64(7): False}})["logit_bias"]
-    assert checked == [(5, 1.0), ("no", -2.5), (7, -math.inf)]
+    assert checked == [(5, 1.0), ("no", -2.5), (7, False)]
+    assert validate({"logit_bias": {5: -math.inf}})["logit_bias"] == [(5, False)]
     assert parse_option("logit_bias", '{"12": -1, "x": 2}') == ("logit_bias", [(12, -1.0), ("x", 2.0)])
     for wrong in ({5: math.nan}, {5: math.inf}, {5: True}, {-1: 1}, {"": 1}, {1.5: 1}, {True: 1}, {5: "1"}, [5]):
         with pytest.raises(OptionError, match="option logit_bias must be"):

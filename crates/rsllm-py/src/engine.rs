@@ -139,7 +139,7 @@ impl Engine {
         ids: Vec<TokenId>,
         options: &Bound<'_, PyDict>,
     ) -> PyResult<Generation> {
-        let options = generate_options(py, options)?;
+        let options = generate_options(py, options, Some(self.tokenizer(py)?))?;
         let with_logprobs = options.logprobs.is_some();
         let generation = py
             .detach(|| self.engine.generate(ids, options))

@@ -6,18 +6,25 @@ use pyo3::types::{PyBool, PyDict};
 use rsllm_engine::constraint::ConstraintSpec;
 use rsllm_engine::sampling::{MAX_COUNT, OptionError, RepeatWindow};
 use rsllm_engine::{GenerateOptions, TokenId};
+use rsllm_tokenizer::{EncodeOptions, Tokenizer};
 
 use crate::errors::{option_error, unknown_option_error};
 
-/// Options of a generation; those not given are at their defaults.
+/// Options of a generation; those not given are at their defaults. Texts in `logit_bias` need the `tokenizer`.
 pub(crate) fn generate_options(
     py: Python<'_>,
     dict: &Bound<'_, PyDict>,
+    tokenizer: Option<&Tokenizer>,
 ) -> PyResult<GenerateOptions> {
     let mut options = GenerateOptions::default();
     for (name, value) in dict {
         let name: String = name.extract()?;
-        set_option(py, &mut options, &name, &value)?;
+        if name == "logit_bias" {
+            let value = OptionValue { py, value: &value };
+            options.sampling.logit_bias = value.biases(tokenizer)?;
+        } else {
+            set_option(py, &mut options, &name, &value)?;
+        }
     }
     Ok(options)
 }
@@ -45,7 +52,6 @@ fn set_option(
         "stop" => options.stop = value.texts("stop")?,
         "logprobs" => options.logprobs = value.optional_count("logprobs")?,
         "ignore_eos" => options.ignore_eos = value.switch("ignore_eos")?,
-        "logit_bias" => sampling.logit_bias = value.biases()?,
         "schema" => set_constraint(options, &value, "schema", |text| {
             if text == "json" {
                 ConstraintSpec::Json
@@ -157,15 +163,40 @@ impl OptionValue<'_, '_> {
             .map_err(|_| self.wrong(name, "True or False"))
     }
 
-    fn biases(&self) -> PyResult<Vec<(TokenId, f32)>> {
-        let biases: Vec<(TokenId, f64)> = self
-            .value
-            .extract()
-            .map_err(|_| self.wrong("logit_bias", "a list of pairs of a token id and a number"))?;
-        Ok(biases
-            .into_iter()
-            .map(|(id, bias)| (id, bias as f32))
-            .collect())
+    /// Pairs of an id, or of a text all of whose tokens are meant, and a number, or False for a ban.
+    fn biases(&self, tokenizer: Option<&Tokenizer>) -> PyResult<Vec<(TokenId, f32)>> {
+        let wrong = || {
+            self.wrong(
+                "logit_bias",
+                "a list of pairs of a token id or a text and a number or False",
+            )
+        };
+        let mut biases = Vec::new();
+        for pair in self.value.try_iter().map_err(|_| wrong())? {
+            let pair = pair?;
+            let (key, bias) = match pair.len() {
+                Ok(2) => (pair.get_item(0)?, pair.get_item(1)?),
+                _ => return Err(wrong()),
+            };
+            let bias = match bias.extract::<bool>() {
+                Ok(false) => f32::NEG_INFINITY,
+                Ok(true) => return Err(wrong()),
+                Err(_) => bias.extract::<f64>().map_err(|_| wrong())? as f32,
+            };
+            if let Ok(id) = key.extract::<TokenId>() {
+                biases.push((id, bias));
+            } else if let (Ok(text), Some(tokenizer)) = (key.extract::<String>(), tokenizer) {
+                let options = EncodeOptions {
+                    add_special: false,
+                    parse_special: true,
+                };
+                let ids = tokenizer.encode(&text, options);
+                biases.extend(ids.into_iter().map(|id| (id, bias)));
+            } else {
+                return Err(wrong());
+            }
+        }
+        Ok(biases)
     }
 
     /// `True` is a number to Python, but not meant as one.

@@ -22,7 +22,7 @@ pub(crate) fn sample(
     let logits = floats(py, &logits.to_vec(py)?)?;
     let options = SamplingOptions {
         seed: Some(seed),
-        ..generate_options(py, options)?.sampling
+        ..generate_options(py, options, None)?.sampling
     };
     let mut sampler = new_sampler(py, &options, logits.len())?;
     py.detach(|| {
@@ -42,7 +42,7 @@ pub(crate) fn sampler_probabilities<'py>(
     history: Vec<TokenId>,
 ) -> PyResult<Bound<'py, PyByteArray>> {
     let logits = floats(py, &logits.to_vec(py)?)?;
-    let options = generate_options(py, options)?.sampling;
+    let options = generate_options(py, options, None)?.sampling;
     let mut sampler = new_sampler(py, &options, logits.len())?;
     let probabilities = py.detach(|| {
         for id in history {
