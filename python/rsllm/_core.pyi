@@ -134,7 +134,8 @@ class Engine:
         """Queue one sequence. Options: max_tokens (None = until the context is full), temperature, top_k, top_p, min_p,
         typical_p, repeat_penalty, repeat_last_n, presence_penalty, frequency_penalty, seed (None = random), stop
         (list of str), logprobs (int or None: how many alternatives), ignore_eos (bool), logit_bias (list of pairs of an
-        id or a text and a number, or False for a ban), and one of schema (JSON text, or "json" for any object), regex and grammar (GBNF or Lark)."""
+        id or a text and a number, or False for a ban), and one of schema (JSON text, or "json" for any object), regex
+        and grammar (GBNF or Lark)."""
     def bench(self, *, prompt: int, generate: int, depth: int) -> dict[str, Any]:
         """One repetition: prompt_ns, generate_ns, prompt_tokens, generate_tokens."""
     def embed(self, ids: list[list[int]], *, pooling: str = "last", normalise: bool = True) -> bytearray:

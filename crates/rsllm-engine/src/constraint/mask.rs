@@ -15,6 +15,14 @@ impl TokenMask {
         Self { bits }
     }
 
+    /// The set of `ids` in a vocabulary of `vocab_size`; for tests.
+    #[cfg(test)]
+    pub(crate) fn of(vocab_size: usize, ids: impl IntoIterator<Item = TokenId>) -> Self {
+        let mut bits = SimpleVob::alloc(vocab_size);
+        ids.into_iter().for_each(|id| bits.allow_token(id));
+        Self { bits }
+    }
+
     /// Whether the token may come next.
     pub fn allows(&self, id: TokenId) -> bool {
         (id as usize) < self.bits.len() && self.bits.is_allowed(id)
@@ -57,11 +65,7 @@ mod tests {
 
     #[test]
     fn all_but_the_set_goes_to_negative_infinity() {
-        let mut bits = SimpleVob::alloc(70);
-        for id in [0, 31, 32, 69] {
-            bits.allow_token(id);
-        }
-        let mask = TokenMask::new(bits);
+        let mask = TokenMask::of(70, [0, 31, 32, 69]);
         let mut logits = [1.0; 70];
         mask.apply(&mut logits);
         for (id, logit) in (0..).zip(logits) {
@@ -73,8 +77,6 @@ mod tests {
 
     #[test]
     fn a_set_of_one_names_its_token() {
-        let mut bits = SimpleVob::alloc(33);
-        bits.allow_token(32);
-        assert_eq!(TokenMask::new(bits).only(), Some(32));
+        assert_eq!(TokenMask::of(33, [32]).only(), Some(32));
     }
 }

@@ -53,6 +53,39 @@ fn neutral_options_leave_no_steps() {
     );
 }
 
+/// Whatever the chain: only the allowed tokens exist.
+#[test]
+fn drawing_within_a_mask_is_drawing_from_masked_logits() {
+    let logits = mixed_logits(1000, 5);
+    let allowed = TokenMask::of(1000, (0..1000).filter(|id| id % 7 == 3));
+    let mut masked = logits.clone();
+    allowed.apply(&mut masked);
+    for options in [
+        SamplingOptions::default(),
+        SamplingOptions::greedy(),
+        SamplingOptions {
+            temperature: 1.3,
+            top_k: 0,
+            typical_p: 0.9,
+            repeat_penalty: 1.2,
+            ..SamplingOptions::default()
+        },
+    ] {
+        let options = SamplingOptions {
+            seed: Some(11),
+            ..options
+        };
+        let (mut within, mut from_masked) = (sampler(&options, 1000), sampler(&options, 1000));
+        for _ in 0..200 {
+            let id = within.sample_within(&logits, &allowed).unwrap();
+            assert!(allowed.allows(id));
+            assert_eq!(Ok(id), from_masked.sample(&masked));
+            within.accept(id);
+            from_masked.accept(id);
+        }
+    }
+}
+
 #[test]
 fn every_step_has_its_place_and_the_order_is_data() {
     let options = SamplingOptions {
