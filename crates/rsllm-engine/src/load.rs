@@ -81,7 +81,7 @@ const MAX_THREADS: usize = 4096;
 
 /// Loads a model and starts its engine.
 pub(crate) fn load(path: &Path, options: &LoadOptions) -> Result<Engine, EngineError> {
-    let ready = make_ready(path, options, CpuBackend::new)?;
+    let ready = make_ready(path, options, available_bytes(), CpuBackend::new)?;
     let model = LoadedModel {
         model: ready.model,
         limits: ready.limits,
@@ -90,12 +90,17 @@ pub(crate) fn load(path: &Path, options: &LoadOptions) -> Result<Engine, EngineE
 }
 
 /// What [`Engine::load`] with the same options would report, without allocating what it would allocate: the same code
-/// runs on a backend that only counts.
+/// runs on a backend that only counts. A context that was asked for is planned whether it fits now or not: the caller
+/// may free memory before it loads.
 ///
 /// # Errors
 /// Those of [`Engine::load`].
 pub fn plan(path: &Path, options: &LoadOptions) -> Result<EngineInfo, EngineError> {
-    Ok(make_ready(path, options, CpuBackend::planner)?.info)
+    let free_bytes = match options.context {
+        Some(_) => None,
+        None => available_bytes(),
+    };
+    Ok(make_ready(path, options, free_bytes, CpuBackend::planner)?.info)
 }
 
 /// All of an engine but its thread.
@@ -110,6 +115,7 @@ struct Ready {
 fn make_ready(
     path: &Path,
     options: &LoadOptions,
+    free_bytes: Option<u64>,
     backend: impl FnOnce(Isa, usize) -> Result<CpuBackend, BackendError>,
 ) -> Result<Ready, EngineError> {
     let start = Instant::now();
@@ -139,7 +145,7 @@ fn make_ready(
         requested: options.context,
         training_context: config.context_len,
         kv_bytes_per_token: kv_bytes_per_token(&config, options.kv_type)?,
-        free_bytes: available_bytes(),
+        free_bytes,
         // Weights that were read instead of mapped have taken their memory already.
         weight_bytes: if options.mmap { file.file_bytes() } else { 0 },
         page_len: PAGE_LEN,

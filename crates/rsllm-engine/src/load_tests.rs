@@ -371,3 +371,15 @@ fn the_plan_is_what_loading_allocates() {
         assert!(plan.kv_bytes > 0 && plan.scratch_bytes > 0);
     }
 }
+
+#[test]
+fn a_plan_says_what_a_context_needs_even_if_it_does_not_fit() {
+    let file = tiny_model(128);
+    let options = LoadOptions {
+        context: Some(1 << 27),
+        ..LoadOptions::default()
+    };
+    let plan = crate::plan(&file.0, &options).unwrap();
+    assert!(plan.kv_bytes >= 1 << 36);
+    assert!(Engine::load(&file.0, &options).is_err());
+}
