@@ -26,6 +26,7 @@ const SCRIPT: Script = Script {
     max_sequences: 4,
     pages: 0,
     max_rows: 32,
+    suppressed: Vec::new(),
 };
 
 /// `n` tokens that no prompt with another `seed` begins with.

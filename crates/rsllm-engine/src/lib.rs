@@ -12,6 +12,8 @@ mod batching;
 #[cfg(test)]
 mod batching_tests;
 mod budget;
+#[cfg(test)]
+mod constrained_tests;
 pub mod constraint;
 mod context;
 mod control;

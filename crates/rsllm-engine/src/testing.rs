@@ -30,6 +30,8 @@ pub(crate) struct Script {
     /// In which step (0 is the first of the engine) something goes wrong.
     pub(crate) fault: Option<(usize, Fault)>,
     pub(crate) context: usize,
+    /// Tokens that the file bans.
+    pub(crate) suppressed: Vec<i32>,
     /// Tokens that half of the layers see.
     pub(crate) window: Option<usize>,
     pub(crate) answers: Answers,
@@ -270,7 +272,8 @@ impl Forward for ScriptedModel {
 
 /// An engine whose model follows `script`, and the steps it will be asked for.
 pub(crate) fn scripted_engine(script: Script) -> (Engine, Steps) {
-    let metadata = vocabulary();
+    let mut metadata = vocabulary();
+    metadata.insert("tokenizer.ggml.suppress_tokens", script.suppressed.clone());
     let tokenizer = Tokenizer::from_metadata(&metadata).unwrap();
     let vocab_size = tokenizer.vocab_size();
     let or = |n, default| if n == 0 { default } else { n };
