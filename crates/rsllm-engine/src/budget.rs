@@ -20,9 +20,9 @@ const LEAST_SHARE: f64 = 0.25;
 /// Weight of the newest measurement.
 const NEWEST: f64 = 0.3;
 /// Before anything is known.
-const FIRST_ROWS: f64 = 32.0;
+const FIRST_ROWS: f64 = 16.0;
 /// Fewer are not worth a pass over the weights.
-const LEAST_ROWS: f64 = 8.0;
+const LEAST_ROWS: f64 = 16.0;
 
 impl StepBudget {
     /// Before any step.
