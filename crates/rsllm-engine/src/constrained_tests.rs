@@ -10,14 +10,14 @@ use crate::options::GenerateOptions;
 use crate::sampling::SamplingOptions;
 use crate::testing::{BOS, EOS, Script, byte_token, piece_token, scripted_engine};
 
-fn regex(pattern: &str) -> Option<ConstraintSpec> {
-    Some(ConstraintSpec::Regex(pattern.to_owned()))
+fn regex(pattern: &str) -> ConstraintSpec {
+    ConstraintSpec::Regex(pattern.to_owned())
 }
 
-fn greedy(constraint: Option<ConstraintSpec>) -> GenerateOptions {
+fn greedy(constraint: impl Into<Option<ConstraintSpec>>) -> GenerateOptions {
     GenerateOptions {
         sampling: SamplingOptions::greedy(),
-        constraint,
+        constraint: constraint.into(),
         max_tokens: Some(20),
         ..GenerateOptions::default()
     }
@@ -104,7 +104,7 @@ fn what_cannot_be_enforced_is_an_error_before_anything_runs() {
         (ConstraintSpec::Lark("start: x".to_owned()), "grammar"),
     ] {
         let error = engine
-            .generate(vec![BOS], greedy(Some(spec)))
+            .generate(vec![BOS], greedy(spec))
             .expect_err("it cannot be enforced");
         assert!(
             matches!(error.class(), ErrorClass::Option { name } if name == option),
