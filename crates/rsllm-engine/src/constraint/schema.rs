@@ -15,12 +15,14 @@
 
 mod finite;
 mod names;
+mod place;
 
 use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
 use self::names::PropertyNames;
+use self::place::{Place, escaped, pointer_of};
 use super::error::ConstraintError;
 use super::regex::check_search;
 
@@ -385,98 +387,6 @@ impl<'s> Preparer<'s> {
     }
 }
 
-/// A keyword where it stands.
-#[derive(Clone, Copy)]
-struct Place<'p, 's> {
-    path: &'p str,
-    keyword: &'s str,
-    value: &'s Value,
-}
-
-impl<'s> Place<'_, 's> {
-    fn expected(self, expected: &'static str) -> ConstraintError {
-        ConstraintError::SchemaValue {
-            path: self.path.to_owned(),
-            keyword: self.keyword.to_owned(),
-            expected,
-        }
-    }
-
-    fn str(self) -> Result<&'s str, ConstraintError> {
-        self.value.as_str().ok_or_else(|| self.expected("a string"))
-    }
-
-    fn array(self) -> Result<&'s Vec<Value>, ConstraintError> {
-        self.value
-            .as_array()
-            .ok_or_else(|| self.expected("an array"))
-    }
-
-    fn object(self) -> Result<&'s Map<String, Value>, ConstraintError> {
-        self.value
-            .as_object()
-            .ok_or_else(|| self.expected("an object"))
-    }
-
-    /// A count; 3.0 is one, too.
-    fn count(self) -> Result<u64, ConstraintError> {
-        let count = self.value.as_u64().or_else(|| {
-            self.value
-                .as_f64()
-                .filter(|number| number.fract() == 0.0 && (0.0..=MAX_COUNT as f64).contains(number))
-                .map(|number| number as u64)
-        });
-        match count {
-            Some(count) if count <= MAX_COUNT => Ok(count),
-            Some(count) => Err(ConstraintError::TooLarge {
-                kind: "schema",
-                what: "a count",
-                found: count,
-                limit: MAX_COUNT,
-            }),
-            None => Err(self.expected("a whole number that is not negative")),
-        }
-    }
-
-    /// The JSON pointer that a reference stands for.
-    fn resolve(self, root: &Value) -> Result<String, ConstraintError> {
-        let reference = self.str()?;
-        pointer_of(root, reference).ok_or_else(|| ConstraintError::UnresolvedReference {
-            path: self.path.to_owned(),
-            reference: reference.to_owned(),
-        })
-    }
-}
-
-/// The JSON pointer of a reference into `root`; `None` where it leads out or nowhere.
-fn pointer_of(root: &Value, reference: &str) -> Option<String> {
-    let fragment = reference.strip_prefix('#')?;
-    let pointer = percent_decoded(fragment)?;
-    // Some generators write `#/` for the whole.
-    let pointer = if pointer == "/" && root.pointer("/").is_none() {
-        String::new()
-    } else {
-        pointer
-    };
-    root.pointer(&pointer).map(|_| pointer)
-}
-
-fn percent_decoded(text: &str) -> Option<String> {
-    let mut bytes = Vec::with_capacity(text.len());
-    let mut rest = text.as_bytes();
-    while let [first, after @ ..] = rest {
-        if *first == b'%' {
-            let digits = std::str::from_utf8(after.get(..2)?).ok()?;
-            bytes.push(u8::from_str_radix(digits, 16).ok()?);
-            rest = &after[2..];
-        } else {
-            bytes.push(*first);
-            rest = after;
-        }
-    }
-    String::from_utf8(bytes).ok()
-}
-
 /// Whether several parts of the schema speak about the same object.
 fn is_combination(keywords: &Map<String, Value>) -> bool {
     let n_parts = ["allOf", "anyOf", "oneOf", "$ref"]
@@ -632,11 +542,6 @@ fn reference(number: usize) -> String {
     format!("#/$defs/{number}")
 }
 
-/// A name as part of a JSON pointer.
-fn escaped(name: &str) -> String {
-    name.replace('~', "~0").replace('/', "~1")
-}
-
 fn too_large(what: &'static str, found: usize, limit: usize) -> ConstraintError {
     ConstraintError::TooLarge {
         kind: "schema",
@@ -656,8 +561,6 @@ const MAX_PROPERTIES: usize = 1000;
 const MAX_DEFINITIONS: usize = 2000;
 /// Levels of all definitions together, which bounds the library's recursion.
 const MAX_DEPTH: usize = 8000;
-/// Largest count, as everywhere in the protocols.
-const MAX_COUNT: u64 = i32::MAX as u64;
 /// Doubles tell integers apart up to here.
 const MAX_EXACT_INTEGER: u64 = 1 << 53;
 const WHITE_SPACE: &str = r"\x20|\n{1,2}[\x20\t]{0,20}";

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use serde_json::Value;
 
-use super::pointer_of;
+use super::place::pointer_of;
 
 /// Names in order of appearance, as long as no part says anything else about further properties.
 pub(super) struct PropertyNames<'s> {
