@@ -8,12 +8,18 @@ does not begin with one of `EXPECTED_SKIPS` fails the run.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support import assets
+
+# A shell without job control lets what it starts with `&` ignore Ctrl-C, and children inherit that. The tests of Ctrl-C
+# need it to work in theirs: a handler here becomes the default action there.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # What a CI machine may lack: how each reason begins.
 EXPECTED_SKIPS = ("soak:", "no GPU", "this machine has no ")

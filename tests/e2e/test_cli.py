@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from tests.support import assets
-from tests.support.processes import heed_interrupts
 
 pytestmark = [pytest.mark.real_model, pytest.mark.timeout(180)]
 
@@ -92,7 +91,6 @@ def test_ctrl_c_exits_with_130(smollm2_path: Path) -> None:
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         cwd=ROOT,
-        preexec_fn=heed_interrupts,
     )
     assert process.stdout is not None
     process.stdout.read(1)

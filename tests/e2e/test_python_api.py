@@ -20,7 +20,6 @@ import pytest
 
 import rsllm
 from rsllm.errors import ContextLengthError, EngineClosedError, GgufError, OptionError, TokenizerError
-from tests.support.processes import heed_interrupts
 
 pytestmark = [pytest.mark.real_model, pytest.mark.timeout(120)]
 
@@ -294,7 +293,6 @@ def test_ctrl_c_works_inside_a_long_prompt(smollm2_path: Path) -> None:
         stdin=subprocess.DEVNULL,
         text=True,
         cwd=ROOT,
-        preexec_fn=heed_interrupts,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "ready\n"
