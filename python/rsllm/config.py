@@ -31,6 +31,11 @@ class Config:
     variable                   meaning
     ========================== =============================================================================
     `RSLLM_CACHE`              folder of fetched models (default: `rsllm` under the user's cache folder)
+    `OLLAMA_MODELS`            folder of the model store (default: `~/.ollama/models`)
+    `OLLAMA_NOPRUNE`           leave files in the store that no model needs, at start and after a pull
+    `RSLLM_REGISTRY_MIRRORS`   comma list of addresses asked before the default registry; `host=address` for another's
+    `HF_ENDPOINT`              address asked before hf.co
+    `RSLLM_PRIVATE_REGISTRIES` comma list of hosts, `host:port`, addresses and networks that may be private
     `RSLLM_DEBUG`              the command line shows tracebacks
     `RSLLM_ISA`                instruction set of models loaded without another choice; `rsllm doctor` lists them
     `RSLLM_RUNNER_MEMORY`      most memory that a model may take beside its weights: bytes, or `8G`, `8GiB`, `8GB`
@@ -49,6 +54,12 @@ class Config:
 
     cache_dir: Path
     history_file: Path | None
+    models_dir: Path
+    key_path: Path
+    no_prune: bool = False
+    registry_mirrors: tuple[str, ...] = ()
+    hf_endpoint: str | None = None
+    private_registries: tuple[str, ...] = ()
     debug: bool = False
     isa: str | None = None
     context_length: int | None = None
@@ -72,10 +83,17 @@ class Config:
             return value
 
         cache = text("RSLLM_CACHE")
+        models = text("OLLAMA_MODELS")
         history = text("RSLLM_HISTORY")
         history_file = Path(history).expanduser() if history else _user_dir(environment, "state") / "history"
         return cls(
             cache_dir=Path(cache).expanduser() if cache else _user_dir(environment, "cache"),
+            models_dir=Path(models).expanduser() if models else _home(environment) / ".ollama" / "models",
+            key_path=_home(environment) / ".ollama" / "id_ed25519",
+            no_prune=_flag(text("OLLAMA_NOPRUNE")),
+            registry_mirrors=_list(text("RSLLM_REGISTRY_MIRRORS")),
+            hf_endpoint=text("HF_ENDPOINT") or None,
+            private_registries=_list(text("RSLLM_PRIVATE_REGISTRIES")),
             history_file=None if _flag(text("OLLAMA_NOHISTORY")) else history_file,
             isa=text("RSLLM_ISA").lower() or None,
             debug=_flag(text("RSLLM_DEBUG")),
@@ -100,6 +118,10 @@ def config() -> Config:
 def _flag(value: str) -> bool:
     # Any other non-empty text counts as true: the meaning Ollama gives its own switches.
     return value.lower() not in _FALSE
+
+
+def _list(value: str) -> tuple[str, ...]:
+    return tuple(entry for part in value.split(",") if (entry := part.strip()))
 
 
 def _count(name: str, value: str) -> int | None:
@@ -146,9 +168,13 @@ def _limit(seconds: float) -> float | None:
     return seconds if 0 < seconds < math.inf else None
 
 
+def _home(environment: Mapping[str, str]) -> Path:
+    return Path(environment.get("HOME") or Path.home())
+
+
 def _user_dir(environment: Mapping[str, str], kind: str) -> Path:
     """The user's folder for `cache` or `state`, by the rules of the XDG base directories and their counterparts."""
-    home = Path(environment.get("HOME") or Path.home())
+    home = _home(environment)
     if sys.platform == "win32":
         return Path(environment.get("LOCALAPPDATA") or home / "AppData" / "Local") / "rsllm" / kind
     if sys.platform == "darwin":

@@ -8,10 +8,20 @@
         ModelError                   an architecture that is not supported, a missing tensor, contradictory metadata
         TokenizerError               vocabulary that cannot be used, text that is not valid Unicode
         OptionError (ValueError)     an option that does not exist or is out of range
+          ModelNameError             text that is not the name of a model
+          DigestError                text that is not a digest
         ContextLengthError (ValueError)   a prompt longer than the context
         TemplateError                a chat template that is missing, wrong, refuses the messages or runs wild
         ModelNotFoundError           a model reference that leads nowhere
         DownloadError                a model that could not be fetched
+          RegistryError              a registry that refuses, breaks the protocol, or must not be asked
+            RegistryAuthError        it does not let this user in
+            AddressRefusedError      an address that may not be reached from here
+        StoreError                   trouble with the model store
+          ManifestError              a manifest that is damaged
+          DigestMismatchError        a blob that is not what its digest says
+          StoreFullError             no room for a file
+          ReadOnlyStoreError         a store that cannot be written to
         EngineClosedError            a model used after `close()`
         BackendError                 the device failed
         MemoryPlanError              a model that cannot fit in memory, known before anything is allocated
@@ -29,22 +39,32 @@ Trouble with the operating system keeps Python's own classes: `FileNotFoundError
 from __future__ import annotations
 
 __all__ = [
+    "AddressRefusedError",
     "BackendError",
     "ContextLengthError",
+    "DigestError",
+    "DigestMismatchError",
     "DownloadError",
     "EngineClosedError",
     "GgufError",
+    "ManifestError",
     "MemoryPlanError",
     "ModelError",
+    "ModelNameError",
     "ModelNotFoundError",
     "OptionError",
     "ProtocolError",
     "QueueFullError",
+    "ReadOnlyStoreError",
+    "RegistryAuthError",
+    "RegistryError",
     "RequestTimeoutError",
     "RsllmError",
     "RunnerCrashedError",
     "RunnerError",
     "RunnerTimeoutError",
+    "StoreError",
+    "StoreFullError",
     "TemplateError",
     "TokenizerError",
 ]
@@ -99,6 +119,14 @@ class OptionError(RsllmError, ValueError):
         self.name = name
 
 
+class ModelNameError(OptionError):
+    """A text is not the name of a model."""
+
+
+class DigestError(OptionError):
+    """A text is not a digest."""
+
+
 class ContextLengthError(RsllmError, ValueError):
     """The prompt has `prompt_tokens` tokens, the context room for `context`."""
 
@@ -129,6 +157,65 @@ class ModelNotFoundError(RsllmError):
 
 class DownloadError(RsllmError):
     """A model could not be fetched, or what came is not what was expected."""
+
+
+class RegistryError(DownloadError):
+    """A registry refuses, breaks the protocol, or must not be asked; `status` is its HTTP status, if it gave one."""
+
+    def __init__(self, message: str = "", *, status: int | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+
+
+class RegistryAuthError(RegistryError):
+    """A registry does not let this user in."""
+
+
+class AddressRefusedError(RegistryError):
+    """An address, or what a name leads to, is private, and nobody allowed it."""
+
+
+class StoreError(RsllmError):
+    """Trouble with the model store; `path` is the file or folder."""
+
+    def __init__(self, message: str = "", *, path: str | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.path = path
+
+
+class ManifestError(StoreError):
+    """A manifest is damaged; `field` says where in it."""
+
+    def __init__(
+        self, message: str = "", *, path: str | None = None, field: str | None = None, hint: str | None = None
+    ) -> None:
+        super().__init__(message, path=path, hint=hint)
+        self.field = field
+
+
+class DigestMismatchError(StoreError):
+    """A blob was to have the digest `expected` and has `found`."""
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        path: str | None = None,
+        expected: str | None = None,
+        found: str | None = None,
+        hint: str | None = None,
+    ) -> None:
+        super().__init__(message, path=path, hint=hint)
+        self.expected = expected
+        self.found = found
+
+
+class StoreFullError(StoreError):
+    """The disk, or what this user or process may write to it, is full. Nothing was left half-written."""
+
+
+class ReadOnlyStoreError(StoreError):
+    """The store, or this user's right to it, allows only reading."""
 
 
 class EngineClosedError(RsllmError):
