@@ -41,17 +41,37 @@ PARTS: dict[str, set[str]] = {
     "streams": {"errors"},
     "gguf": {"_core", "errors"},
     "chat": {"errors", "options", "streams"},
-    "refs": {"config", "errors", "gguf", "system"},
+    "store": {"_core", "config", "errors", "gguf", "system"},
+    "registry": {"config", "errors", "gguf", "refs", "store", "system"},
+    "refs": {"config", "errors", "gguf", "store", "system"},
     "runner": {"_core", "config", "durations", "errors", "streams", "system"},
     "machine": {"_core", "errors", "system"},
     "model": {"_core", "chat", "config", "errors", "options", "refs", "streams"},
     "__init__": {"_core", "errors", "gguf", "model", "streams"},
     "__main__": {"cli"},
-    "cli": {"__init__", "config", "errors", "gguf", "machine", "model", "options", "refs", "streams"},
-}
+    # What the server and the commands share is the protocol between them: HTTP.
+    "address": {"errors"},
+    "client": {"address", "config", "durations", "errors", "store"},
+    "server": {
+        "__init__", "_core", "address", "chat", "config", "durations", "errors", "gguf", "machine", "options", "refs",
+        "registry", "runner", "store", "streams", "system",
+    },
+    "cli": {
+        "__init__", "address", "client", "config", "durations", "errors", "gguf", "machine", "model", "options", "refs",
+        "registry", "server", "store", "streams", "system",
+    },
+}  # fmt: skip
 # What the package may import from outside itself; the standard library is free.
-DEPENDENCIES = {"click", "jinja2", "numpy"}
-ONLY_IN = {"click": {"cli"}, "jinja2": {"chat"}}
+DEPENDENCIES = {"click", "cryptography", "httpx2", "jinja2", "numpy", "rich", "starlette", "uvicorn"}
+ONLY_IN = {
+    "click": {"cli"},
+    "cryptography": {"registry"},
+    "httpx2": {"client", "registry"},
+    "jinja2": {"chat"},
+    "rich": {"cli"},
+    "starlette": {"server"},
+    "uvicorn": {"server"},
+}
 
 # Within the runner: what decides is pure, what talks knows no decisions, and the core is the child's alone.
 RUNNER: dict[str, set[str]] = {
