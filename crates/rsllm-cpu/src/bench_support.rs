@@ -4,7 +4,7 @@ use bytemuck::Zeroable;
 use rsllm_quant::{ActivationBlock, ActivationFormat, GgmlType};
 
 use crate::Kernels;
-use crate::kernels::Dot;
+use crate::kernels::{Dot, Prepared};
 
 /// Columns of activations in the form in which weights of a type meet them.
 #[derive(Debug)]
@@ -64,8 +64,9 @@ pub fn dot_rows(kernels: &Kernels, ty: GgmlType, rows: &[u8], x: &Activations, o
                 x.n_columns * x.row_len.div_ceil(ActivationBlock::LEN),
                 "quantised for this type"
             );
+            let mut prepared = vec![Prepared::zeroed(); x.blocks.len()];
             // SAFETY: `Kernels::for_isa` gives tables this machine can run; the lengths are checked above.
-            unsafe { dot(rows, row_bytes, &x.blocks, x.n_columns, out) };
+            unsafe { dot(rows, row_bytes, &x.blocks, x.n_columns, out, &mut prepared) };
         }
         // SAFETY: as above; `Activations::new` checked the length of the values.
         Dot::F32(dot) => unsafe { dot(rows, row_bytes, &x.values, x.n_columns, out) },

@@ -10,7 +10,7 @@ use std::ops::Range;
 use rsllm_quant::ActivationBlock;
 use rsllm_tensor::{BackendError, Op};
 
-use crate::kernels::{Dot, Kernels};
+use crate::kernels::{Dot, Kernels, Prepared};
 use crate::memory::{Aligned, Allocator};
 use crate::threads::{SharedSlice, ThreadPool, WorkerPanicked};
 use crate::weight::CpuWeight;
@@ -68,6 +68,8 @@ struct ThreadScratch {
     panel: Aligned<f32>,
     accumulators: Aligned<f32>,
     columns: Aligned<f32>,
+    /// Activations as the dot kernels want them.
+    prepared: Aligned<Prepared>,
 }
 
 impl MatmulScratch {
@@ -93,6 +95,11 @@ impl MatmulScratch {
                         allocator,
                         "matmul columns",
                         DECODE_PIECE_BYTES.end / 16 * MAX_DOT_COLUMNS,
+                    )?,
+                    prepared: Aligned::new(
+                        allocator,
+                        "prepared activations",
+                        MAX_DOT_COLUMNS * max_row_len.div_ceil(256),
                     )?,
                 })
             })
@@ -309,6 +316,7 @@ fn dot_piece(
                     &blocks[first * row_blocks..(first + n) * row_blocks],
                     n,
                     dots,
+                    &mut scratch.prepared.as_mut_slice()[..n * row_blocks],
                 );
             },
             // SAFETY: as above, with columns of exactly `row_len` values.

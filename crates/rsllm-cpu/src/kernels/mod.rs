@@ -24,9 +24,25 @@ use elementwise::Elementwise;
 ///
 /// # Safety
 /// The processor has the features of the table the kernel is in, and the lengths agree:
-/// `rows.len() == n_rows * row_bytes`, `out.len() == n_rows * n_columns`, `x.len()` is a multiple of `n_columns`, and a
-/// row's values fit in `256 * x.len() / n_columns`. `bench_support::dot_rows` shows how to check both.
-pub(crate) type DotRows = unsafe fn(&[u8], usize, &[ActivationBlock], usize, &mut [f32]);
+/// `rows.len() == n_rows * row_bytes`, `out.len() == n_rows * n_columns`, `x.len()` is a multiple of `n_columns`, a
+/// row's values fit in `256 * x.len() / n_columns`, and the last argument, scratch of the kernel, is as long as `x`.
+/// `bench_support::dot_rows` shows how to check both.
+pub(crate) type DotRows =
+    unsafe fn(&[u8], usize, &[ActivationBlock], usize, &mut [f32], &mut [Prepared]);
+
+/// 256 activations in the order in which a kernel unpacks weights, with what it multiplies per lane of a vector. Made once
+/// a call for all its rows, in scratch of the caller's, because the token loop must not allocate.
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C, align(64))]
+pub(crate) struct Prepared {
+    pub(crate) q: [i8; 256],
+    /// Where the integer sums start: minus the offset of the weights times the sum of the lane's activations.
+    pub(crate) start: [i32; 16],
+    /// Scale of each lane's activations.
+    pub(crate) scales: [f32; 16],
+    /// What minima are multiplied with.
+    pub(crate) sums: [f32; 16],
+}
 
 /// Dots of F32, F16 or BF16 weight rows with f32 activations, for decode: as [`DotRows`] with `x`
 /// `[n_columns, row_len]`.

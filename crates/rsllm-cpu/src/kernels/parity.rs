@@ -8,7 +8,7 @@ use rsllm_quant::{
     quantize_activations,
 };
 
-use super::{Dot, Kernels};
+use super::{Dot, Kernels, Prepared};
 use crate::isa::Isa;
 
 /// Largest error of a dot in units of Σ |weight · activation|: some tens of f32 roundings, and a few bits lost where
@@ -160,8 +160,9 @@ impl Case {
             Dot::Int8(dot) => {
                 let n = self.row_len.div_ceil(256);
                 let x = &self.blocks[columns.start * n..columns.end * n];
+                let mut prepared = vec![Prepared::zeroed(); x.len()];
                 // SAFETY: `tables` gives instruction sets this machine has; the lengths are those of the signature.
-                unsafe { dot(packed, row_bytes, x, columns.len(), &mut out) };
+                unsafe { dot(packed, row_bytes, x, columns.len(), &mut out, &mut prepared) };
             }
             Dot::F32(dot) => {
                 let x = &self.x[columns.start * self.row_len..columns.end * self.row_len];

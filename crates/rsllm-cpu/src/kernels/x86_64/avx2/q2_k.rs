@@ -4,6 +4,8 @@ use std::arch::x86_64::*;
 
 use rsllm_quant::{ActivationBlock, BlockQ2K};
 
+use crate::kernels::Prepared;
+
 use super::dot::{
     Call, Sums, Weights, activation_scales, add_groups, broadcast_lane, dot_rows, quants,
 };
@@ -18,6 +20,7 @@ pub(super) fn dot(
     x: &[ActivationBlock],
     n_columns: usize,
     out: &mut [f32],
+    _: &mut [Prepared],
 ) {
     let call = Call {
         rows,

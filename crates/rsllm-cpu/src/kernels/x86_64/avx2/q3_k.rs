@@ -4,6 +4,8 @@ use std::arch::x86_64::*;
 
 use rsllm_quant::{ActivationBlock, BlockQ3K};
 
+use crate::kernels::Prepared;
+
 use super::dot::{Call, Weights, add_groups, dot_rows};
 use super::q2_k::two_bits;
 use super::q6_k::{scale_sixteen, spread_sixteen};
@@ -17,6 +19,7 @@ pub(super) fn dot(
     x: &[ActivationBlock],
     n_columns: usize,
     out: &mut [f32],
+    _: &mut [Prepared],
 ) {
     let call = Call {
         rows,

@@ -4,6 +4,8 @@ use std::arch::x86_64::*;
 
 use rsllm_quant::{ActivationBlock, BlockQ4_0};
 
+use crate::kernels::Prepared;
+
 use super::dot::{Call, Weights, add_groups_and_minima, dot_rows, ones};
 use super::simd::{load128, widen_halves};
 use super::unpack::{Values, unpack_units};
@@ -15,6 +17,7 @@ pub(super) fn dot(
     x: &[ActivationBlock],
     n_columns: usize,
     out: &mut [f32],
+    _: &mut [Prepared],
 ) {
     let call = Call {
         rows,

@@ -4,6 +4,8 @@ use std::arch::x86_64::*;
 
 use rsllm_quant::{ActivationBlock, BlockQ6K};
 
+use crate::kernels::Prepared;
+
 use super::dot::{Call, Weights, add_groups, dot_rows};
 use super::simd::{broadcast_half, load128, load256};
 use super::unpack::{Values, unpack_units};
@@ -15,6 +17,7 @@ pub(super) fn dot(
     x: &[ActivationBlock],
     n_columns: usize,
     out: &mut [f32],
+    _: &mut [Prepared],
 ) {
     let call = Call {
         rows,

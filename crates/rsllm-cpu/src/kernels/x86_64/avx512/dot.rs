@@ -1,10 +1,11 @@
-//! The loop of all dots with int8 activations. A format supplies three steps and the rest is here: rows, columns, tails.
+//! The loop of all dots with int8 activations. A format supplies two steps and the rest is here: rows, columns, tails.
 //!
 //! Both sides meet in units of 256 values: one block of a K format, or eight blocks of 32 values. `load` unpacks the
-//! weights of a unit to unsigned bytes and float scales; `prepare` brings the activations into the same order; `step`
-//! adds their product to the accumulator. Four rows share each `prepare`, or up to four columns share each `load`. Every
-//! pair of a row and a column has an accumulator of its own and goes through the same operations in the same order in
-//! whatever company, hence equal bits.
+//! weights of a unit to unsigned bytes, so that all four bytes of a lane, in each of the four vectors, belong to one
+//! scale; `prepare` brings the activations into the same order, once a call. Four integer products then leave sixteen
+//! sums that take one conversion and one multiply-add. Four rows share each read of activations, or up to eight columns
+//! each `load`. Every pair of a row and a column has an accumulator of its own and goes through the same operations in
+//! the same order in whatever company, hence equal bits.
 //!
 //! The steps are closures, which inherit the instruction set of the function they stand in. Each has one call site in
 //! each shape of tile, and there are few shapes, because a step that the compiler does not inline costs more than it
@@ -16,7 +17,8 @@ use std::mem::offset_of;
 use bytemuck::{Pod, Zeroable};
 use rsllm_quant::{ActivationBlock, GROUP_LEN};
 
-use super::simd::{horizontal_sum, load512, prefetch_behind};
+use super::simd::{horizontal_sum, load512, prefetch_behind, store512};
+use crate::kernels::Prepared;
 
 /// The arguments of a `DotRows` kernel.
 pub(super) struct Call<'a> {
@@ -28,6 +30,8 @@ pub(super) struct Call<'a> {
     pub(super) n_columns: usize,
     /// `[n_rows, n_columns]`.
     pub(super) out: &'a mut [f32],
+    /// As long as `x`.
+    pub(super) prepared: &'a mut [Prepared],
 }
 
 /// 256 weights as integers and float scales: value = scale · (byte - offset) + minimum, the offset being the format's.
@@ -35,9 +39,9 @@ pub(super) struct Call<'a> {
 pub(super) struct Weights {
     /// Unsigned bytes, in the format's order.
     pub(super) q: [__m512i; 4],
-    /// Eight scales and eight minima, or sixteen scales.
+    /// For dots the scale of each lane; for unpacking eight scales and eight minima, or sixteen scales.
     pub(super) scales: __m512,
-    /// Sixteen minima, for the format that has them.
+    /// What is multiplied with [`Prepared::sums`].
     pub(super) minima: __m512,
 }
 
@@ -53,52 +57,82 @@ impl Weights {
     }
 }
 
-/// 256 activations in the order of the weights, for a format that sums them in `N` integer vectors.
+/// 256 activations in a format's order.
 #[derive(Clone, Copy)]
-pub(super) struct Activations<const N: usize> {
+pub(super) struct Activations {
     pub(super) q: [__m512i; 4],
-    /// Where the integer sums start: minus the offset of the weights times the sum of the activations of the lane.
-    pub(super) start: [__m512i; N],
-    /// What [`Weights::scales`] is multiplied with.
+    /// See [`Prepared`].
+    pub(super) start: __m512i,
     pub(super) scales: __m512,
-    /// What [`Weights::minima`] is multiplied with.
     pub(super) sums: __m512,
 }
 
-impl<const N: usize> Activations<N> {
-    /// For weights `OFFSET` less than their byte. Vector `i` of quants belongs to sum `i * N / 4`.
+impl Activations {
+    /// For weights `OFFSET` less than their byte.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(super) fn new<const OFFSET: u8>(q: [__m512i; 4], scales: __m512) -> Self {
+    pub(super) fn new<const OFFSET: u8>(q: [__m512i; 4], scales: __m512, sums: __m512) -> Self {
         let zero = _mm512_setzero_si512();
-        let mut start = [zero; N];
-        if OFFSET != 0 {
-            for (sum, &q) in sums_of_products([_mm512_set1_epi8(OFFSET as i8); 4], q, [zero; N])
-                .iter()
-                .enumerate()
-            {
-                start[sum] = _mm512_sub_epi32(zero, q);
-            }
-        }
+        let start = if OFFSET == 0 {
+            zero
+        } else {
+            let offsets = [_mm512_set1_epi8(OFFSET as i8); 4];
+            _mm512_sub_epi32(zero, sum_of_products(offsets, q, zero))
+        };
         Self {
             q,
             start,
             scales,
-            sums: _mm512_setzero_ps(),
+            sums,
         }
+    }
+
+    /// For weights in the order of [`octets`] with a scale for each 32. With a `SIGN` of 1 or -1, the upper half of
+    /// [`Weights::minima`] holds minima to be added or subtracted; its lower half is multiplied with zero.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(super) fn of_32<const OFFSET: u8, const SIGN: i8>(x: &ActivationBlock) -> Self {
+        const { assert!(offset_of!(ActivationBlock, sums) == offset_of!(ActivationBlock, scales) + 32) };
+        let scales_and_sums =
+            _mm512_castsi512_ps(load512::<{ offset_of!(ActivationBlock, scales) }, _>(x));
+        // A product with 0 or ±1 instead of a masked negation.
+        let sign = _mm512_maskz_mov_ps(0xff00, _mm512_set1_ps(f32::from(SIGN)));
+        Self::new::<OFFSET>(
+            octets(quants(x)),
+            lanes_of_32(scales_and_sums),
+            _mm512_mul_ps(scales_and_sums, sign),
+        )
+    }
+
+    /// For weights in the order of [`quads`] with a scale for each 16.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(super) fn of_16<const OFFSET: u8>(x: &ActivationBlock) -> Self {
+        let scales = _mm512_castsi512_ps(load512::<{ offset_of!(ActivationBlock, scales) }, _>(x));
+        let lanes = _mm512_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6, 1, 3, 5, 7, 1, 3, 5, 7);
+        let scales = _mm512_permutexvar_ps(lanes, scales);
+        Self::new::<OFFSET>(quads(quants(x)), scales, _mm512_setzero_ps())
+    }
+
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    fn store(self, dst: &mut Prepared) {
+        let (q, _) = dst.q.as_chunks_mut::<64>();
+        for (q, value) in q.iter_mut().zip(self.q) {
+            store512(q, value);
+        }
+        store512(&mut dst.start, self.start);
+        store512(&mut dst.scales, _mm512_castps_si512(self.scales));
+        store512(&mut dst.sums, _mm512_castps_si512(self.sums));
     }
 }
 
-/// Sums of the products of four bytes with four quants; vector `i` goes to sum `i * N / 4`.
+/// Sums of the products of the sixteen bytes and quants of each lane.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(super) fn sums_of_products<const N: usize>(
-    bytes: [__m512i; 4],
-    q: [__m512i; 4],
-    mut sums: [__m512i; N],
-) -> [__m512i; N] {
-    for i in 0..4 {
-        sums[i * N / 4] = _mm512_dpbusd_epi32(sums[i * N / 4], bytes[i], q[i]);
+pub(super) fn sum_of_products(bytes: [__m512i; 4], q: [__m512i; 4], mut sums: __m512i) -> __m512i {
+    for (bytes, q) in bytes.into_iter().zip(q) {
+        sums = _mm512_dpbusd_epi32(sums, bytes, q);
     }
     sums
 }
@@ -115,62 +149,93 @@ pub(super) fn quants(x: &ActivationBlock) -> [__m512i; 4] {
     ]
 }
 
-/// The eight scales of a block, then its eight sums.
+/// 256 bytes in element order to the order in which each vector has eight bytes of each of the eight groups of 32: vector
+/// `v` holds elements 8v to 8v + 7 of group `g` in lanes 2g and 2g + 1.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(super) fn scales_and_sums(x: &ActivationBlock) -> __m512 {
-    const { assert!(offset_of!(ActivationBlock, sums) == offset_of!(ActivationBlock, scales) + 32) };
-    _mm512_castsi512_ps(load512::<{ offset_of!(ActivationBlock, scales) }, _>(x))
+pub(super) fn octets(q: [__m512i; 4]) -> [__m512i; 4] {
+    // Eighths 0 and 1, or 2 and 3, of each group of two vectors.
+    let low = _mm512_setr_epi64(0, 4, 8, 12, 1, 5, 9, 13);
+    let high = _mm512_setr_epi64(2, 6, 10, 14, 3, 7, 11, 15);
+    let (a, b) = (
+        _mm512_permutex2var_epi64(q[0], low, q[1]),
+        _mm512_permutex2var_epi64(q[2], low, q[3]),
+    );
+    let (c, d) = (
+        _mm512_permutex2var_epi64(q[0], high, q[1]),
+        _mm512_permutex2var_epi64(q[2], high, q[3]),
+    );
+    [
+        _mm512_shuffle_i64x2::<0b01_00_01_00>(a, b),
+        _mm512_shuffle_i64x2::<0b11_10_11_10>(a, b),
+        _mm512_shuffle_i64x2::<0b01_00_01_00>(c, d),
+        _mm512_shuffle_i64x2::<0b11_10_11_10>(c, d),
+    ]
 }
 
-/// Adds the product of one unit. `lanes[i]` names the scale of each lane of sum `i`. With a `SIGN` of 1 or -1 the upper
-/// eight scales are minima to be added or subtracted, and the upper eight of the activations their sums.
+/// The first eight values, for the groups of [`octets`], to their lanes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(super) fn step<const N: usize, const SIGN: i8>(
-    w: &Weights,
-    x: &Activations<N>,
-    lanes: &[[i32; 16]; N],
-    mut acc: __m512,
-) -> __m512 {
-    let scales = _mm512_mul_ps(w.scales, x.scales);
-    let sums = sums_of_products(w.q, x.q, x.start);
-    for i in 0..N {
-        let scale = _mm512_permutexvar_ps(load512::<0, _>(&lanes[i]), scales);
-        acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums[i]), scale, acc);
-    }
-    if SIGN == 0 {
+pub(super) fn lanes_of_32(values: __m512) -> __m512 {
+    let lanes = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
+    _mm512_permutexvar_ps(lanes, values)
+}
+
+/// 256 bytes in element order to the order in which each vector has four bytes of each run of sixteen: vector `v` holds
+/// elements 4v to 4v + 3 of run `4i + j` in lane `4j + i`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn quads(q: [__m512i; 4]) -> [__m512i; 4] {
+    let [a, b] = [
+        _mm512_unpacklo_epi32(q[0], q[1]),
+        _mm512_unpackhi_epi32(q[0], q[1]),
+    ];
+    let [c, d] = [
+        _mm512_unpacklo_epi32(q[2], q[3]),
+        _mm512_unpackhi_epi32(q[2], q[3]),
+    ];
+    [
+        _mm512_unpacklo_epi64(a, c),
+        _mm512_unpackhi_epi64(a, c),
+        _mm512_unpacklo_epi64(b, d),
+        _mm512_unpackhi_epi64(b, d),
+    ]
+}
+
+/// Sixteen values, for runs of sixteen, to the lanes of [`quads`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn lanes_of_16(values: __m512) -> __m512 {
+    let lanes = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+    _mm512_permutexvar_ps(lanes, values)
+}
+
+/// Adds the product of one unit, and with `MINIMA` that of minima and sums.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn step<const MINIMA: bool>(w: &Weights, x: &Prepared, acc: __m512) -> __m512 {
+    let q = [
+        load512::<0, _>(&x.q),
+        load512::<64, _>(&x.q),
+        load512::<128, _>(&x.q),
+        load512::<192, _>(&x.q),
+    ];
+    let sums = sum_of_products(w.q, q, load512::<0, _>(&x.start));
+    let scales = _mm512_mul_ps(w.scales, _mm512_castsi512_ps(load512::<0, _>(&x.scales)));
+    let acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums), scales, acc);
+    if !MINIMA {
         return acc;
     }
-    // A product with 0 or ±1 instead of a masked addition, which the compiler turns into an addition and a shuffle.
-    let sign = _mm512_maskz_mov_ps(0xff00, _mm512_set1_ps(f32::from(SIGN)));
-    _mm512_fmadd_ps(scales, sign, acc)
+    _mm512_fmadd_ps(w.minima, _mm512_castsi512_ps(load512::<0, _>(&x.sums)), acc)
 }
 
-/// Where a lane of the sums finds its scale, for vectors in element order and a scale for each 32 elements.
-pub(super) const LANES_OF_32: [[i32; 16]; 4] = lanes_in_order(32);
-/// The same for a scale for each 16 elements.
-pub(super) const LANES_OF_16: [[i32; 16]; 4] = lanes_in_order(16);
-
-/// 64 elements a vector, four a lane.
-const fn lanes_in_order(group_len: usize) -> [[i32; 16]; 4] {
-    let mut lanes = [[0; 16]; 4];
-    let mut i = 0;
-    while i < 64 {
-        lanes[i / 16][i % 16] = (4 * i / group_len) as i32;
-        i += 1;
-    }
-    lanes
-}
-
-/// Runs a kernel over all rows and columns. `U` is the unit.
+/// Runs a kernel over all rows and columns. `U` is the unit; `load` and `prepare` agree on an order.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(super) fn dot_rows<U: Pod, const N: usize>(
+pub(super) fn dot_rows<U: Pod, const MINIMA: bool>(
     call: Call<'_>,
-    prepare: impl Fn(&ActivationBlock) -> Activations<N> + Copy,
+    prepare: impl Fn(&ActivationBlock) -> Activations + Copy,
     load: impl Fn(&U) -> Weights + Copy,
-    step: impl Fn(&Weights, &Activations<N>, __m512) -> __m512 + Copy,
 ) {
     let Call {
         rows,
@@ -178,6 +243,7 @@ pub(super) fn dot_rows<U: Pod, const N: usize>(
         x,
         n_columns,
         out,
+        prepared,
     } = call;
     let n_rows = rows.len() / row_bytes;
     let column_blocks = x.len() / n_columns;
@@ -186,7 +252,9 @@ pub(super) fn dot_rows<U: Pod, const N: usize>(
         "whole rows, a result each"
     );
     assert!(
-        x.len() == n_columns * column_blocks && row_bytes <= column_blocks * size_of::<U>(),
+        x.len() == n_columns * column_blocks
+            && prepared.len() == x.len()
+            && row_bytes <= column_blocks * size_of::<U>(),
         "whole columns"
     );
     if row_bytes < size_of::<U>() {
@@ -198,83 +266,93 @@ pub(super) fn dot_rows<U: Pod, const N: usize>(
             let mut unit = U::zeroed();
             bytemuck::bytes_of_mut(&mut unit)[..row_bytes].copy_from_slice(row);
             let rows = bytemuck::bytes_of(&unit);
-            dot_rows(
-                Call {
-                    rows,
-                    row_bytes: rows.len(),
-                    x,
-                    n_columns,
-                    out,
-                },
-                prepare,
-                load,
-                step,
-            );
+            let call = Call {
+                rows,
+                row_bytes: rows.len(),
+                x,
+                n_columns,
+                out,
+                prepared,
+            };
+            dot_rows::<U, MINIMA>(call, prepare, load);
         }
         return;
     }
-    let column = |c: usize| &x[c * column_blocks..][..column_blocks];
+    let n_whole = row_bytes / size_of::<U>();
+    let n_units = row_bytes.div_ceil(size_of::<U>());
+    for (x, prepared) in x
+        .chunks_exact(column_blocks)
+        .zip(prepared.chunks_exact_mut(column_blocks))
+    {
+        for (x, prepared) in x[..n_whole].iter().zip(&mut *prepared) {
+            prepare(x).store(prepared);
+        }
+        if n_units > n_whole {
+            // The last unit of a row ends with it; it begins within the one before, whose activations count as zero.
+            let n_values = (row_bytes % size_of::<U>()) * ActivationBlock::LEN / size_of::<U>();
+            prepare(&at_the_end(&x[n_whole], n_values)).store(&mut prepared[n_whole]);
+        }
+    }
+    let column = |c: usize| &prepared[c * column_blocks..][..n_units];
     let mut c = 0;
     while c < n_columns {
-        let call = Call {
+        let rows = Rows {
             rows,
             row_bytes,
-            x,
             n_columns,
             out: &mut out[c..],
         };
         match n_columns - c {
             1 => {
-                dot_columns::<U, N, 4, 1>(call, [column(c)], prepare, load, step);
+                dot_columns::<U, MINIMA, 4, 1>(rows, [column(c)], load);
                 c += 1;
             }
             2 | 3 => {
-                dot_columns::<U, N, 2, 2>(call, [column(c), column(c + 1)], prepare, load, step);
+                dot_columns::<U, MINIMA, 2, 2>(rows, [column(c), column(c + 1)], load);
                 c += 2;
             }
-            _ => {
-                let x = [column(c), column(c + 1), column(c + 2), column(c + 3)];
-                dot_columns::<U, N, 2, 4>(call, x, prepare, load, step);
+            4..8 => {
+                let x = std::array::from_fn(|i| column(c + i));
+                dot_columns::<U, MINIMA, 2, 4>(rows, x, load);
                 c += 4;
+            }
+            _ => {
+                let x = std::array::from_fn(|i| column(c + i));
+                dot_columns::<U, MINIMA, 1, 8>(rows, x, load);
+                c += 8;
             }
         }
     }
 }
 
-/// All rows times `C` columns, `R` rows at a time. The results are the first `C` of each row of `call.out`.
+/// Rows, and where the results of some columns go: the first of each `n_columns`.
+struct Rows<'a> {
+    rows: &'a [u8],
+    row_bytes: usize,
+    n_columns: usize,
+    out: &'a mut [f32],
+}
+
+/// All rows times `C` columns, `R` rows at a time.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 #[expect(
     clippy::needless_range_loop,
     reason = "an index into several arrays at once, and all registers in the end"
 )]
-fn dot_columns<U: Pod, const N: usize, const R: usize, const C: usize>(
-    call: Call<'_>,
-    x: [&[ActivationBlock]; C],
-    prepare: impl Fn(&ActivationBlock) -> Activations<N> + Copy,
+fn dot_columns<U: Pod, const MINIMA: bool, const R: usize, const C: usize>(
+    rows: Rows<'_>,
+    x: [&[Prepared]; C],
     load: impl Fn(&U) -> Weights + Copy,
-    step: impl Fn(&Weights, &Activations<N>, __m512) -> __m512 + Copy,
 ) {
-    let Call {
+    let Rows {
         rows,
         row_bytes,
         n_columns,
         out,
-        ..
-    } = call;
+    } = rows;
     let n_rows = rows.len() / row_bytes;
-    let n_whole = row_bytes / size_of::<U>();
-    let n_units = row_bytes.div_ceil(size_of::<U>());
-    // The last unit of a row ends with it; if it begins within the one before, those activations count as zero.
-    let mut last = [ActivationBlock::zeroed(); C];
-    let mut whole = [&[] as &[ActivationBlock]; C];
-    for c in 0..C {
-        whole[c] = &x[c][..n_whole];
-        if n_units > n_whole {
-            let n_values = (row_bytes % size_of::<U>()) * ActivationBlock::LEN / size_of::<U>();
-            last[c] = at_the_end(&x[c][n_whole], n_values);
-        }
-    }
+    let n_units = x[0].len();
     for (r, out) in (0..n_rows).step_by(R).zip(out.chunks_mut(R * n_columns)) {
         let mut row = [&[] as &[u8]; R];
         for (i, row) in row.iter_mut().enumerate() {
@@ -285,25 +363,21 @@ fn dot_columns<U: Pod, const N: usize, const R: usize, const C: usize>(
         for i in 0..n_units {
             let start = (i * size_of::<U>()).min(row_bytes - size_of::<U>());
             let unit = |r: usize| bytemuck::from_bytes::<U>(&row[r][start..][..size_of::<U>()]);
-            let activations = |c: usize| if i < n_whole { &whole[c][i] } else { &last[c] };
-            // The side that stays in registers is the one with more reuse.
             if C == 1 {
-                let x = prepare(activations(0));
                 for r in 0..R {
                     prefetch_behind(unit(r));
-                    acc[r][0] = step(&load(unit(r)), &x, acc[r][0]);
+                    acc[r][0] = step::<MINIMA>(&load(unit(r)), &x[0][i], acc[r][0]);
                 }
             } else {
-                let mut weights =
-                    [Weights::new([_mm512_setzero_si512(); 4], _mm512_setzero_ps()); R];
+                let zero = _mm512_setzero_si512();
+                let mut weights = [Weights::new([zero; 4], _mm512_setzero_ps()); R];
                 for r in 0..R {
                     prefetch_behind(unit(r));
                     weights[r] = load(unit(r));
                 }
                 for c in 0..C {
-                    let x = prepare(activations(c));
                     for r in 0..R {
-                        acc[r][c] = step(&weights[r], &x, acc[r][c]);
+                        acc[r][c] = step::<MINIMA>(&weights[r], &x[c][i], acc[r][c]);
                     }
                 }
             }

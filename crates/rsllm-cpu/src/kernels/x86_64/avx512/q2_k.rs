@@ -4,10 +4,10 @@ use std::arch::x86_64::*;
 
 use rsllm_quant::{ActivationBlock, BlockQ2K};
 
-use super::dot::{
-    Activations, Call, LANES_OF_16, Weights, dot_rows, quants, step, sums_of_products,
-};
-use super::q6_k::{broadcast_half, scales_of_sixteen};
+use crate::kernels::Prepared;
+
+use super::dot::{Activations, Call, Weights, dot_rows, lanes_of_16, quads, sum_of_products};
+use super::q6_k::broadcast_half;
 use super::simd::{load128, load256};
 use super::unpack::{IN_ORDER, unpack_units};
 
@@ -18,6 +18,7 @@ pub(super) fn dot(
     x: &[ActivationBlock],
     n_columns: usize,
     out: &mut [f32],
+    prepared: &mut [Prepared],
 ) {
     let call = Call {
         rows,
@@ -25,25 +26,14 @@ pub(super) fn dot(
         x,
         n_columns,
         out,
+        prepared,
     };
-    dot_rows(
-        call,
-        |x| prepare(x),
-        |unit| load(unit),
-        |w, x, acc| add(w, x, acc),
-    );
+    dot_rows::<BlockQ2K, true>(call, |x| prepare(x), |unit| load_quads(unit));
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(super) fn unpack(blocks: &[u8], out: &mut [f32]) {
     unpack_units::<BlockQ2K, 16, 0, -1>(blocks, out, &IN_ORDER, |unit| load(unit));
-}
-
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn add(w: &Weights, x: &Activations<4>, acc: __m512) -> __m512 {
-    let acc = step::<4, 0>(w, x, &LANES_OF_16, acc);
-    _mm512_fnmadd_ps(w.minima, x.sums, acc)
 }
 
 #[inline]
@@ -81,22 +71,28 @@ pub(super) fn two_bits(qs: &[u8; 64]) -> [__m512i; 4] {
     ]
 }
 
-/// The sums of 32 that activations carry are too coarse for minima of 16, so the sums are taken here.
+/// For dots, in the order of `quads`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn prepare(x: &ActivationBlock) -> Activations<4> {
-    let (q, scales) = (quants(x), scales_of_sixteen(x));
-    let zero = _mm512_setzero_si512();
-    // Four lanes a group.
-    let s = sums_of_products([_mm512_set1_epi8(1); 4], q, [zero; 4]);
-    let pairs = |a, b| _mm512_add_epi32(_mm512_unpacklo_epi32(a, b), _mm512_unpackhi_epi32(a, b));
-    let (a, b) = (pairs(s[0], s[1]), pairs(s[2], s[3]));
-    let sums = _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
-    // Lane 4k + i is group 4i + k by now.
-    let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
-    let sums = _mm512_cvtepi32_ps(_mm512_permutexvar_epi32(order, sums));
+fn load_quads(unit: &BlockQ2K) -> Weights {
+    let Weights { q, scales, minima } = load(unit);
+    Weights {
+        q: quads(q),
+        scales: lanes_of_16(scales),
+        minima: lanes_of_16(minima),
+    }
+}
+
+/// The sums of 32 that activations carry are too coarse for minima of 16, so the sums are taken here. They are negative
+/// because minima are subtracted.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn prepare(x: &ActivationBlock) -> Activations {
+    let x = Activations::of_16::<0>(x);
+    let sums = sum_of_products([_mm512_set1_epi8(1); 4], x.q, _mm512_setzero_si512());
+    let negative = _mm512_sub_epi32(_mm512_setzero_si512(), sums);
     Activations {
-        sums: _mm512_mul_ps(scales, sums),
-        ..Activations::new::<0>(q, scales)
+        sums: _mm512_mul_ps(x.scales, _mm512_cvtepi32_ps(negative)),
+        ..x
     }
 }

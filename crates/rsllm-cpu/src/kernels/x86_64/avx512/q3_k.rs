@@ -4,9 +4,11 @@ use std::arch::x86_64::*;
 
 use rsllm_quant::{ActivationBlock, BlockQ3K};
 
-use super::dot::{Activations, Call, LANES_OF_16, Weights, dot_rows, quants, step};
+use crate::kernels::Prepared;
+
+use super::dot::{Activations, Call, Weights, dot_rows, lanes_of_16, quads};
 use super::q2_k::two_bits;
-use super::q6_k::{broadcast_half, scales_of_sixteen};
+use super::q6_k::broadcast_half;
 use super::simd::load256;
 use super::unpack::{IN_ORDER, unpack_units};
 
@@ -17,6 +19,7 @@ pub(super) fn dot(
     x: &[ActivationBlock],
     n_columns: usize,
     out: &mut [f32],
+    prepared: &mut [Prepared],
 ) {
     let call = Call {
         rows,
@@ -24,12 +27,12 @@ pub(super) fn dot(
         x,
         n_columns,
         out,
+        prepared,
     };
-    dot_rows(
+    dot_rows::<BlockQ3K, false>(
         call,
-        |x| prepare(x),
-        |unit| load(unit),
-        |w, x, acc| step::<4, 0>(w, x, &LANES_OF_16, acc),
+        |x| Activations::of_16::<{ OFFSET as u8 }>(x),
+        |unit| load_quads(unit),
     );
 }
 
@@ -81,8 +84,10 @@ pub(super) fn scale_codes(packed: &[u8; 12]) -> __m128i {
     _mm_set_epi64x(codes(low >> 4, high >> 4) as i64, codes(low, high) as i64)
 }
 
+/// For dots, in the order of `quads`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn prepare(x: &ActivationBlock) -> Activations<4> {
-    Activations::new::<{ OFFSET as u8 }>(quants(x), scales_of_sixteen(x))
+fn load_quads(unit: &BlockQ3K) -> Weights {
+    let Weights { q, scales, .. } = load(unit);
+    Weights::new(quads(q), lanes_of_16(scales))
 }

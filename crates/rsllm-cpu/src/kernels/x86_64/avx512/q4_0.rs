@@ -4,9 +4,10 @@ use std::arch::x86_64::*;
 
 use rsllm_quant::{ActivationBlock, BlockQ4_0};
 
-use super::dot::{Activations, Call, Weights, dot_rows, quants, scales_and_sums, step};
+use crate::kernels::Prepared;
+
+use super::dot::{Activations, Call, Weights, dot_rows, lanes_of_32};
 use super::halves;
-use super::q4_k::{EVEN_QUARTERS, ODD_QUARTERS};
 use super::simd::{load128, load512};
 use super::unpack::{Place, unpack_units};
 
@@ -17,6 +18,7 @@ pub(super) fn dot(
     x: &[ActivationBlock],
     n_columns: usize,
     out: &mut [f32],
+    prepared: &mut [Prepared],
 ) {
     let call = Call {
         rows,
@@ -24,12 +26,12 @@ pub(super) fn dot(
         x,
         n_columns,
         out,
+        prepared,
     };
-    dot_rows(
+    dot_rows::<[BlockQ4_0; 8], false>(
         call,
-        |x| prepare(x),
-        |unit| load(unit),
-        |w, x, acc| step::<2, 0>(w, x, &LANES, acc),
+        |x| Activations::of_32::<{ OFFSET as u8 }, 0>(x),
+        |unit| load_octets(unit),
     );
 }
 
@@ -52,12 +54,6 @@ pub(super) const PLACES: [[Place; 4]; 4] = {
     places
 };
 
-/// Lanes of the sum over vectors 0 and 1, and over 2 and 3.
-pub(super) const LANES: [[i32; 16]; 2] = [
-    [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3],
-    [4, 4, 4, 4, 5, 5, 5, 5, 6, 6, 6, 6, 7, 7, 7, 7],
-];
-
 const SCALES: halves::Places<2> = halves::Places::new(size_of::<BlockQ4_0>(), 0, [0, 72]);
 
 #[inline]
@@ -68,8 +64,25 @@ fn load(unit: &[BlockQ4_0; 8]) -> Weights {
         join(&a.qs, &b.qs, &c.qs, &d.qs),
         join(&e.qs, &f.qs, &g.qs, &h.qs),
     );
-    let scales = SCALES.gather([load512::<0, _>(unit), load512::<72, _>(unit)]);
-    Weights::new(q, scales)
+    Weights::new(q, scales(unit))
+}
+
+/// For dots, in the order of `octets`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn load_octets(unit: &[BlockQ4_0; 8]) -> Weights {
+    let [a, b, c, d, e, f, g, h] = unit;
+    let q = nibble_octets(
+        join(&a.qs, &b.qs, &c.qs, &d.qs),
+        join(&e.qs, &f.qs, &g.qs, &h.qs),
+    );
+    Weights::new(q, lanes_of_32(scales(unit)))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn scales(unit: &[BlockQ4_0; 8]) -> __m512 {
+    SCALES.gather([load512::<0, _>(unit), load512::<72, _>(unit)])
 }
 
 /// The packed codes of four blocks.
@@ -99,21 +112,19 @@ pub(super) fn nibbles(a: __m512i, b: __m512i) -> [__m512i; 4] {
     ]
 }
 
+/// Codes in the order of `octets`, from twice four blocks: elements 0 to 15 of a block are the low halves of its bytes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn prepare(x: &ActivationBlock) -> Activations<2> {
-    Activations::new::<{ OFFSET as u8 }>(quants_by_halves(x), scales_and_sums(x))
-}
-
-/// Quants in the order of [`PLACES`].
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(super) fn quants_by_halves(x: &ActivationBlock) -> [__m512i; 4] {
-    let q = quants(x);
+pub(super) fn nibble_octets(a: __m512i, b: __m512i) -> [__m512i; 4] {
+    let first = _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14);
+    let second = _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15);
+    let first = _mm512_permutex2var_epi64(a, first, b);
+    let second = _mm512_permutex2var_epi64(a, second, b);
+    let low = _mm512_set1_epi8(15);
     [
-        _mm512_shuffle_i64x2::<EVEN_QUARTERS>(q[0], q[1]),
-        _mm512_shuffle_i64x2::<ODD_QUARTERS>(q[0], q[1]),
-        _mm512_shuffle_i64x2::<EVEN_QUARTERS>(q[2], q[3]),
-        _mm512_shuffle_i64x2::<ODD_QUARTERS>(q[2], q[3]),
+        _mm512_and_si512(first, low),
+        _mm512_and_si512(second, low),
+        _mm512_and_si512(_mm512_srli_epi16::<4>(first), low),
+        _mm512_and_si512(_mm512_srli_epi16::<4>(second), low),
     ]
 }

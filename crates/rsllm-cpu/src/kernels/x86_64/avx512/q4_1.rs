@@ -1,10 +1,14 @@
 //! Q4_1: Q4_0 with a minimum.
 
+use std::arch::x86_64::*;
+
 use rsllm_quant::{ActivationBlock, BlockQ4_1};
 
-use super::dot::{Activations, Call, Weights, dot_rows, scales_and_sums, step};
+use crate::kernels::Prepared;
+
+use super::dot::{Activations, Call, Weights, dot_rows, lanes_of_32};
 use super::halves;
-use super::q4_0::{LANES, PLACES, join, nibbles, quants_by_halves};
+use super::q4_0::{PLACES, join, nibble_octets, nibbles};
 use super::simd::load512;
 use super::unpack::unpack_units;
 
@@ -15,6 +19,7 @@ pub(super) fn dot(
     x: &[ActivationBlock],
     n_columns: usize,
     out: &mut [f32],
+    prepared: &mut [Prepared],
 ) {
     let call = Call {
         rows,
@@ -22,12 +27,12 @@ pub(super) fn dot(
         x,
         n_columns,
         out,
+        prepared,
     };
-    dot_rows(
+    dot_rows::<[BlockQ4_1; 8], true>(
         call,
-        |x| prepare(x),
-        |unit| load(unit),
-        |w, x, acc| step::<2, 1>(w, x, &LANES, acc),
+        |x| Activations::of_32::<0, 1>(x),
+        |unit| load_octets(unit),
     );
 }
 
@@ -46,12 +51,28 @@ fn load(unit: &[BlockQ4_1; 8]) -> Weights {
         join(&a.qs, &b.qs, &c.qs, &d.qs),
         join(&e.qs, &f.qs, &g.qs, &h.qs),
     );
-    let scales = SCALES.gather([load512::<0, _>(unit), load512::<80, _>(unit)]);
-    Weights::new(q, scales)
+    Weights::new(q, scales_and_minima(unit))
+}
+
+/// For dots, in the order of `octets`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn load_octets(unit: &[BlockQ4_1; 8]) -> Weights {
+    let [a, b, c, d, e, f, g, h] = unit;
+    let q = nibble_octets(
+        join(&a.qs, &b.qs, &c.qs, &d.qs),
+        join(&e.qs, &f.qs, &g.qs, &h.qs),
+    );
+    let minima = scales_and_minima(unit);
+    Weights {
+        q,
+        scales: lanes_of_32(minima),
+        minima,
+    }
 }
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn prepare(x: &ActivationBlock) -> Activations<2> {
-    Activations::new::<0>(quants_by_halves(x), scales_and_sums(x))
+fn scales_and_minima(unit: &[BlockQ4_1; 8]) -> __m512 {
+    SCALES.gather([load512::<0, _>(unit), load512::<80, _>(unit)])
 }

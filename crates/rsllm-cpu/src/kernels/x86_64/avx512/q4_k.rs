@@ -5,7 +5,9 @@ use std::arch::x86_64::*;
 use bytemuck::Pod;
 use rsllm_quant::{ActivationBlock, BlockQ4K};
 
-use super::dot::{Activations, Call, Weights, dot_rows, quants, scales_and_sums, step};
+use crate::kernels::Prepared;
+
+use super::dot::{Activations, Call, Weights, dot_rows, lanes_of_32};
 use super::simd::load512;
 use super::unpack::{Place, unpack_units};
 
@@ -16,6 +18,7 @@ pub(super) fn dot(
     x: &[ActivationBlock],
     n_columns: usize,
     out: &mut [f32],
+    prepared: &mut [Prepared],
 ) {
     let call = Call {
         rows,
@@ -23,12 +26,12 @@ pub(super) fn dot(
         x,
         n_columns,
         out,
+        prepared,
     };
-    dot_rows(
+    dot_rows::<BlockQ4K, true>(
         call,
-        |x| prepare(x),
-        |block| load(block),
-        |w, x, acc| step::<2, -1>(w, x, &LANES, acc),
+        |x| Activations::of_32::<0, -1>(x),
+        |unit| load_octets(unit),
     );
 }
 
@@ -49,12 +52,6 @@ pub(super) const PLACES: [[Place; 4]; 4] = {
     places
 };
 
-/// Lanes of the sum over vectors 0 and 1, and over 2 and 3.
-pub(super) const LANES: [[i32; 16]; 2] = [
-    [0, 0, 0, 0, 2, 2, 2, 2, 4, 4, 4, 4, 6, 6, 6, 6],
-    [1, 1, 1, 1, 3, 3, 3, 3, 5, 5, 5, 5, 7, 7, 7, 7],
-];
-
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn load(block: &BlockQ4K) -> Weights {
@@ -74,6 +71,37 @@ pub(super) fn nibbles(qs: &[u8; 128]) -> [__m512i; 4] {
         _mm512_and_si512(_mm512_srli_epi16::<4>(first), low),
         _mm512_and_si512(_mm512_srli_epi16::<4>(second), low),
     ]
+}
+
+/// For dots, in the order of `octets`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn load_octets(block: &BlockQ4K) -> Weights {
+    let minima = scales_and_minima(block);
+    Weights {
+        q: nibble_octets(&block.qs),
+        scales: lanes_of_32(minima),
+        minima,
+    }
+}
+
+/// Codes in the order of `octets`: 32 bytes hold an even group in their low halves and the next group in the high ones.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn nibble_octets(qs: &[u8; 128]) -> [__m512i; 4] {
+    let (a, b) = (load512::<0, _>(qs), load512::<64, _>(qs));
+    let low = _mm512_set1_epi8(15);
+    let shifts = _mm512_setr_epi64(0, 4, 0, 4, 0, 4, 0, 4);
+    let places = [
+        _mm512_setr_epi64(0, 0, 4, 4, 8, 8, 12, 12),
+        _mm512_setr_epi64(1, 1, 5, 5, 9, 9, 13, 13),
+        _mm512_setr_epi64(2, 2, 6, 6, 10, 10, 14, 14),
+        _mm512_setr_epi64(3, 3, 7, 7, 11, 11, 15, 15),
+    ];
+    places.map(|places| {
+        let twice = _mm512_permutex2var_epi64(a, places, b);
+        _mm512_and_si512(_mm512_srlv_epi64(twice, shifts), low)
+    })
 }
 
 /// Quarters 0 and 2 of each of two vectors.
@@ -143,25 +171,3 @@ const HIGH_BITS: ([u8; 64], [u8; 64]) = {
     }
     (shifts, masks)
 };
-
-/// Activations in the order of [`PLACES`].
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(super) fn prepare(x: &ActivationBlock) -> Activations<2> {
-    let q = quants(x);
-    let first = [
-        _mm512_shuffle_i64x2::<EVEN_QUARTERS>(q[0], q[1]),
-        _mm512_shuffle_i64x2::<EVEN_QUARTERS>(q[2], q[3]),
-    ];
-    let second = [
-        _mm512_shuffle_i64x2::<ODD_QUARTERS>(q[0], q[1]),
-        _mm512_shuffle_i64x2::<ODD_QUARTERS>(q[2], q[3]),
-    ];
-    let q = [
-        _mm512_shuffle_i64x2::<EVEN_QUARTERS>(first[0], first[1]),
-        _mm512_shuffle_i64x2::<EVEN_QUARTERS>(second[0], second[1]),
-        _mm512_shuffle_i64x2::<ODD_QUARTERS>(first[0], first[1]),
-        _mm512_shuffle_i64x2::<ODD_QUARTERS>(second[0], second[1]),
-    ];
-    Activations::new::<0>(q, scales_and_sums(x))
-}

@@ -2,9 +2,9 @@
 
 use rsllm_quant::{ActivationBlock, BlockQ5_1};
 
-use super::dot::{
-    Activations, Call, LANES_OF_32, Weights, dot_rows, quants, scales_and_sums, step,
-};
+use crate::kernels::Prepared;
+
+use super::dot::{Activations, Call, Weights, dot_rows, lanes_of_32, octets};
 use super::halves;
 use super::q5_0::five_bits;
 use super::simd::load512;
@@ -17,6 +17,7 @@ pub(super) fn dot(
     x: &[ActivationBlock],
     n_columns: usize,
     out: &mut [f32],
+    prepared: &mut [Prepared],
 ) {
     let call = Call {
         rows,
@@ -24,12 +25,12 @@ pub(super) fn dot(
         x,
         n_columns,
         out,
+        prepared,
     };
-    dot_rows(
+    dot_rows::<[BlockQ5_1; 8], true>(
         call,
-        |x| prepare(x),
-        |unit| load(unit),
-        |w, x, acc| step::<4, 1>(w, x, &LANES_OF_32, acc),
+        |x| Activations::of_32::<0, 1>(x),
+        |unit| load_octets(unit),
     );
 }
 
@@ -58,8 +59,14 @@ fn load(unit: &[BlockQ5_1; 8]) -> Weights {
     Weights::new(q, scales)
 }
 
+/// For dots, in the order of `octets`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn prepare(x: &ActivationBlock) -> Activations<4> {
-    Activations::new::<0>(quants(x), scales_and_sums(x))
+fn load_octets(unit: &[BlockQ5_1; 8]) -> Weights {
+    let Weights { q, scales, .. } = load(unit);
+    Weights {
+        q: octets(q),
+        scales: lanes_of_32(scales),
+        minima: scales,
+    }
 }

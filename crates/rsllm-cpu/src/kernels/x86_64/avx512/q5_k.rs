@@ -4,9 +4,11 @@ use std::arch::x86_64::*;
 
 use rsllm_quant::{ActivationBlock, BlockQ5K};
 
-use super::dot::{Call, Weights, dot_rows, step};
-use super::q4_k::{LANES, PLACES, nibbles, prepare, scales_and_minima};
-use super::simd::load128;
+use crate::kernels::Prepared;
+
+use super::dot::{Activations, Call, Weights, dot_rows, lanes_of_32};
+use super::q4_k::{PLACES, nibble_octets, nibbles, scales_and_minima};
+use super::simd::{load128, load256};
 use super::unpack::unpack_units;
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -16,6 +18,7 @@ pub(super) fn dot(
     x: &[ActivationBlock],
     n_columns: usize,
     out: &mut [f32],
+    prepared: &mut [Prepared],
 ) {
     let call = Call {
         rows,
@@ -23,12 +26,12 @@ pub(super) fn dot(
         x,
         n_columns,
         out,
+        prepared,
     };
-    dot_rows(
+    dot_rows::<BlockQ5K, true>(
         call,
-        |x| prepare(x),
-        |unit| load(unit),
-        |w, x, acc| step::<2, -1>(w, x, &LANES, acc),
+        |x| Activations::of_32::<0, -1>(x),
+        |unit| load_octets(unit),
     );
 }
 
@@ -59,4 +62,29 @@ fn load(block: &BlockQ5K) -> Weights {
         );
     }
     Weights::new(q, scales_and_minima(block))
+}
+
+/// For dots, in the order of `octets`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn load_octets(block: &BlockQ5K) -> Weights {
+    let bits = _mm512_broadcast_i64x4(load256::<0, _>(&block.qh));
+    // Bit `g` of a byte belongs to group `g`; the rotations bring it to bit 4.
+    let rotations = _mm512_setr_epi64(4, 3, 2, 1, 0, 63, 62, 61);
+    let mut q = nibble_octets(&block.qs);
+    let eighths = [0, 1, 2, 3].map(|v| _mm512_permutexvar_epi64(_mm512_set1_epi64(v), bits));
+    for (q, bits) in q.iter_mut().zip(eighths) {
+        // q | bits & 16
+        *q = _mm512_ternarylogic_epi32::<0xf8>(
+            *q,
+            _mm512_rolv_epi64(bits, rotations),
+            _mm512_set1_epi8(16),
+        );
+    }
+    let minima = scales_and_minima(block);
+    Weights {
+        q,
+        scales: lanes_of_32(minima),
+        minima,
+    }
 }

@@ -4,9 +4,9 @@ use std::arch::x86_64::*;
 
 use rsllm_quant::{ActivationBlock, BlockQ6K, F16Le};
 
-use super::dot::{
-    Activations, Call, LANES_OF_16, Weights, dot_rows, quants, scales_and_sums, step,
-};
+use crate::kernels::Prepared;
+
+use super::dot::{Activations, Call, Weights, dot_rows, lanes_of_16, quads};
 use super::simd::{load128, load256, load512};
 use super::unpack::{IN_ORDER, unpack_units};
 
@@ -17,6 +17,7 @@ pub(super) fn dot(
     x: &[ActivationBlock],
     n_columns: usize,
     out: &mut [f32],
+    prepared: &mut [Prepared],
 ) {
     let call = Call {
         rows,
@@ -24,12 +25,12 @@ pub(super) fn dot(
         x,
         n_columns,
         out,
+        prepared,
     };
-    dot_rows(
+    dot_rows::<BlockQ6K, false>(
         call,
-        |x| prepare(x),
-        |unit| load(unit),
-        |w, x, acc| step::<4, 0>(w, x, &LANES_OF_16, acc),
+        |x| Activations::of_16::<{ OFFSET as u8 }>(x),
+        |unit| load_quads(unit),
     );
 }
 
@@ -75,18 +76,10 @@ pub(super) fn broadcast_half(half: F16Le) -> __m512 {
     _mm512_cvtph_ps(_mm256_set1_epi16(half.to_bits() as i16))
 }
 
+/// For dots, in the order of `quads`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn prepare(x: &ActivationBlock) -> Activations<4> {
-    Activations::new::<{ OFFSET as u8 }>(quants(x), scales_of_sixteen(x))
-}
-
-/// The scale of each 16 activations.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(super) fn scales_of_sixteen(x: &ActivationBlock) -> __m512 {
-    _mm512_permutexvar_ps(
-        _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7),
-        scales_and_sums(x),
-    )
+fn load_quads(unit: &BlockQ6K) -> Weights {
+    let Weights { q, scales, .. } = load(unit);
+    Weights::new(quads(q), lanes_of_16(scales))
 }

@@ -4,9 +4,9 @@ use std::arch::x86_64::*;
 
 use rsllm_quant::{ActivationBlock, BlockQ8_0};
 
-use super::dot::{
-    Activations, Call, LANES_OF_32, Weights, dot_rows, quants, scales_and_sums, step,
-};
+use crate::kernels::Prepared;
+
+use super::dot::{Activations, Call, Weights, dot_rows, lanes_of_32, octets};
 use super::halves;
 use super::simd::{load256, load512};
 use super::unpack::{IN_ORDER, unpack_units};
@@ -18,6 +18,7 @@ pub(super) fn dot(
     x: &[ActivationBlock],
     n_columns: usize,
     out: &mut [f32],
+    prepared: &mut [Prepared],
 ) {
     let call = Call {
         rows,
@@ -25,12 +26,12 @@ pub(super) fn dot(
         x,
         n_columns,
         out,
+        prepared,
     };
-    dot_rows(
+    dot_rows::<[BlockQ8_0; 8], false>(
         call,
-        |x| prepare(x),
-        |unit| load(unit),
-        |w, x, acc| step::<4, 0>(w, x, &LANES_OF_32, acc),
+        |x| Activations::of_32::<{ OFFSET as u8 }, 0>(x),
+        |unit| load_octets(unit),
     );
 }
 
@@ -72,8 +73,10 @@ fn unsigned(a: &BlockQ8_0, b: &BlockQ8_0) -> __m512i {
     _mm512_xor_si512(both, _mm512_set1_epi8(OFFSET as i8))
 }
 
+/// For dots, in the order of `octets`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn prepare(x: &ActivationBlock) -> Activations<4> {
-    Activations::new::<{ OFFSET as u8 }>(quants(x), scales_and_sums(x))
+fn load_octets(unit: &[BlockQ8_0; 8]) -> Weights {
+    let Weights { q, scales, .. } = load(unit);
+    Weights::new(octets(q), lanes_of_32(scales))
 }

@@ -34,6 +34,15 @@ pub(super) fn load128<const AT: usize, T: Pod>(src: &T) -> __m128i {
     unsafe { _mm_loadu_si128(std::ptr::from_ref(src).byte_add(AT).cast()) }
 }
 
+/// 64 bytes to `dst`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn store512<T: Pod>(dst: &mut T, value: __m512i) {
+    const { assert!(size_of::<T>() == 64) };
+    // SAFETY: `dst` is 64 bytes long, by the line above; `storeu` has no alignment duty.
+    unsafe { _mm512_storeu_si512(std::ptr::from_mut(dst).cast(), value) }
+}
+
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(super) fn load_f32(src: &[f32; 16]) -> __m512 {
