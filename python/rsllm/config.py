@@ -48,6 +48,15 @@ class Config:
     `OLLAMA_MAX_LOADED_MODELS` models loaded at once; 0 = three for each device
     `OLLAMA_MAX_QUEUE`         requests that may wait
     `OLLAMA_NUM_PARALLEL`      requests that run at once in a model; unset or 0 = as many as memory has pages for
+    `OLLAMA_HOST`              where the server listens and clients ask: `[scheme://][host][:port][/path]`
+    `OLLAMA_ORIGINS`           comma list of browser origins that may ask, beside those of this machine
+    `RSLLM_API_KEY`            key that the server asks for and the command line sends
+    `RSLLM_ALLOW_PUBLIC`       the server may listen beyond this machine without a key
+    `RSLLM_MAX_BODY`           most bytes of a request that is no blob (default 64 MiB), as `RSLLM_RUNNER_MEMORY`
+    `RSLLM_SERVER`             when no server answers, commands start one that ends when idle (`auto`), one that stays
+                               (`keep`), or none (`never`)
+    `RSLLM_SERVER_IDLE`        how long such a server stays with nothing loaded and nothing to do (default 10m)
+    `RSLLM_STATE`              folder of the log and the lock of such a server
     `NO_COLOR`                 no colours, whatever the terminal can do
     ========================== =============================================================================
     """
@@ -56,6 +65,14 @@ class Config:
     history_file: Path | None
     models_dir: Path
     key_path: Path
+    state_dir: Path = Path()
+    host: str = ""
+    origins: tuple[str, ...] = ()
+    api_key: str | None = None
+    allow_public: bool = False
+    max_body_bytes: int = 64 << 20
+    server: str = "auto"
+    server_idle_seconds: float = 600.0
     no_prune: bool = False
     registry_mirrors: tuple[str, ...] = ()
     hf_endpoint: str | None = None
@@ -89,6 +106,14 @@ class Config:
         return cls(
             cache_dir=Path(cache).expanduser() if cache else _user_dir(environment, "cache"),
             models_dir=Path(models).expanduser() if models else _home(environment) / ".ollama" / "models",
+            state_dir=_state(text("RSLLM_STATE"), environment),
+            host=text("OLLAMA_HOST"),
+            origins=_list(text("OLLAMA_ORIGINS")),
+            api_key=text("RSLLM_API_KEY") or None,
+            allow_public=_flag(text("RSLLM_ALLOW_PUBLIC")),
+            max_body_bytes=_bytes("RSLLM_MAX_BODY", text("RSLLM_MAX_BODY")) or 64 << 20,
+            server=_choice("RSLLM_SERVER", text("RSLLM_SERVER"), ("auto", "keep", "never")),
+            server_idle_seconds=_seconds("RSLLM_SERVER_IDLE", text("RSLLM_SERVER_IDLE"), 600.0),
             key_path=_home(environment) / ".ollama" / "id_ed25519",
             no_prune=_flag(text("OLLAMA_NOPRUNE")),
             registry_mirrors=_list(text("RSLLM_REGISTRY_MIRRORS")),
@@ -136,6 +161,13 @@ def _count(name: str, value: str) -> int | None:
     return number or None
 
 
+def _choice(name: str, value: str, choices: tuple[str, ...]) -> str:
+    """One of the words, the first where none is given."""
+    if value and value.lower() not in choices:
+        raise OptionError(f"{name} must be one of {', '.join(choices)}, not {value!r}", name=name)
+    return value.lower() or choices[0]
+
+
 def _seconds(name: str, value: str, default: float) -> float:
     """A duration as Go writes it, or whole seconds; infinite where it is negative."""
     if not value:
@@ -170,6 +202,10 @@ def _limit(seconds: float) -> float | None:
 
 def _home(environment: Mapping[str, str]) -> Path:
     return Path(environment.get("HOME") or Path.home())
+
+
+def _state(value: str, environment: Mapping[str, str]) -> Path:
+    return Path(value).expanduser() if value else _user_dir(environment, "state")
 
 
 def _user_dir(environment: Mapping[str, str], kind: str) -> Path:

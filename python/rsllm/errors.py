@@ -22,6 +22,8 @@
           DigestMismatchError        a blob that is not what its digest says
           StoreFullError             no room for a file
           ReadOnlyStoreError         a store that cannot be written to
+        ServerError                  a server answered with an error
+          ServerUnreachableError     no server answers
         EngineClosedError            a model used after `close()`
         BackendError                 the device failed
         MemoryPlanError              a model that cannot fit in memory, known before anything is allocated
@@ -63,6 +65,8 @@ __all__ = [
     "RunnerCrashedError",
     "RunnerError",
     "RunnerTimeoutError",
+    "ServerError",
+    "ServerUnreachableError",
     "StoreError",
     "StoreFullError",
     "TemplateError",
@@ -216,6 +220,18 @@ class StoreFullError(StoreError):
 
 class ReadOnlyStoreError(StoreError):
     """The store, or this user's right to it, allows only reading."""
+
+
+class ServerError(RsllmError):
+    """A server answered with an error; `status` is that of HTTP, `None` where it came in the middle of a reply."""
+
+    def __init__(self, message: str = "", *, status: int | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.status = status
+
+
+class ServerUnreachableError(ServerError):
+    """No server answers at the address, or the connection broke."""
 
 
 class EngineClosedError(RsllmError):
