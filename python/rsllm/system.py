@@ -1,5 +1,5 @@
 """What differs between operating systems, each with a portable fallback: locks, syncing folders, memory figures and
-limits, children that end with their parent.
+limits, priorities, children that end with their parent.
 
 Nothing else in the package asks which system it runs on.
 """
@@ -25,10 +25,12 @@ except ImportError:  # not a POSIX system
     resource = None  # type: ignore[assignment]
 
 __all__ = [
+    "FileLock",
     "anonymous_bytes",
     "die_with_parent",
     "limit_memory",
     "locked",
+    "lower_io_priority",
     "memory",
     "processor_name",
     "signal_name",
@@ -81,6 +83,97 @@ def _created(path: Path, waiting: Callable[[], None] | None) -> Iterator[None]:
         yield
     finally:
         mine.unlink(missing_ok=True)
+
+
+class FileLock:
+    """A lock that processes and threads hold by a file: one of them alone, or several that share it.
+
+    One object is one holder. The lock of a dead process is free at once where the system has `flock`; elsewhere nobody
+    shares, and a lock is taken for abandoned after an hour.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._descriptor: int | None = None
+
+    def acquire(self, *, shared: bool = False, wait: bool = True) -> bool:
+        """Take the lock; False if `wait` is off and another one has it. Raises `OSError` where no lock can be."""
+        if fcntl is None:
+            return self._create(wait)
+        mode = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
+        while True:
+            descriptor = _open_lock(self.path)
+            try:
+                fcntl.flock(descriptor, mode)
+                if _is_file_at(descriptor, self.path):
+                    self._descriptor = descriptor
+                    return True
+            except BlockingIOError:
+                os.close(descriptor)
+                return False
+            except BaseException:
+                os.close(descriptor)
+                raise
+            os.close(descriptor)  # it was removed while this one waited: the lock is another file now
+
+    def release(self, *, remove: bool = False) -> None:
+        """Give it back; `remove` deletes the file too, which is safe for whoever waits."""
+        if self._descriptor is None:
+            return
+        if remove or fcntl is None:
+            with contextlib.suppress(OSError):
+                self.path.unlink()
+        os.close(self._descriptor)
+        self._descriptor = None
+
+    def _create(self, wait: bool) -> bool:
+        while True:
+            try:
+                self._descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+                return True
+            except FileExistsError:
+                with contextlib.suppress(FileNotFoundError):
+                    if time.time() - self.path.stat().st_mtime > _STALE_SECONDS:
+                        self.path.unlink()
+                        continue
+                if not wait:
+                    return False
+                time.sleep(_POLL_SECONDS)
+
+
+def _open_lock(path: Path) -> int:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+    except PermissionError:
+        # Another user made it; a lock needs no right to write.
+        return os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))
+
+
+def _is_file_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+_IOPRIO_SET = {"x86_64": 251, "aarch64": 30, "riscv64": 30, "ppc64le": 273, "s390x": 282}
+"""Numbers of the system call, which the C library has no function for."""
+_IOPRIO_WHO_PROCESS, _IOPRIO_IDLE, _IOPRIO_CLASS_SHIFT = 1, 3, 13  # linux/ioprio.h
+
+
+def lower_io_priority() -> bool:
+    """Let this thread use the disk only when nobody else does; False where the system has no such thing."""
+    number = _IOPRIO_SET.get(os.uname().machine) if sys.platform.startswith("linux") else None
+    if number is None:
+        return False
+    import ctypes
+
+    try:
+        system_call = ctypes.CDLL(None, use_errno=True).syscall
+    except (OSError, AttributeError):
+        return False
+    return bool(system_call(number, _IOPRIO_WHO_PROCESS, 0, _IOPRIO_IDLE << _IOPRIO_CLASS_SHIFT) == 0)
 
 
 def sync_folder(path: Path) -> None:

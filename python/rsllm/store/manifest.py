@@ -176,11 +176,11 @@ def _text(value: dict[str, Any], key: str, where: str) -> str:
     return text
 
 
+_KINDS = {bool: "a boolean", int: "a number", float: "a number", str: "a text", list: "a list", dict: "an object"}
+
+
 def _kind(value: Any) -> str:
-    if value is None:
-        return "null"
-    kinds = {bool: "true or false", int: "a number", float: "a number", str: "a text", list: "a list", dict: "an object"}
-    return kinds[type(value)]
+    return _KINDS.get(type(value), "null")
 
 
 def _no_constant(name: str) -> None:
