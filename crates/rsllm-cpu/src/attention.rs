@@ -9,9 +9,10 @@
 mod decode;
 mod prefill;
 
+use rsllm_quant::GgmlType;
 use rsllm_tensor::{AttentionParams, BackendError, KvLayout, StepLimits};
 
-use crate::kernels::{Dot, DotRowsF32, Kernels, Unpack};
+use crate::kernels::{Attend, Dot, DotRowsF32, Kernels, Unpack};
 use crate::kv::CpuKv;
 use crate::memory::{Aligned, Allocator};
 use crate::step_state::StepState;
@@ -39,7 +40,7 @@ struct ThreadScratch {
     accumulators: Aligned<f32>,
     /// `[page_len, head_dim]` unpacked K or V.
     page: Aligned<f32>,
-    /// V transposed, or the scores `[page_len, group]` of a decode row.
+    /// V transposed, or the scores `[group, page_len]` of a decode row.
     page_transposed: Aligned<f32>,
     /// `[page_len, LANES]`.
     scores: Aligned<f32>,
@@ -118,14 +119,16 @@ impl Attention<'_> {
 
     /// The kernels that read K and V of this store.
     fn kv_kernels(&self) -> KvKernels {
-        let ty = self.kv.layout.kv_type.ggml_type();
-        let dot = match self.kernels.dot(ty) {
-            Some(Dot::F32(dot)) => Some(dot),
-            // Quantised keys are unpacked in cache: scores of int8 queries would be noisier than the keys.
-            Some(Dot::Int8(_)) | None => None,
-        };
+        let layout = &self.kv.layout;
+        let ty = layout.kv_type.ggml_type();
         KvKernels {
-            dot,
+            // Quantised keys are unpacked in cache: scores of int8 queries would be noisier than the keys.
+            attend: self.kernels.attend(ty, layout.head_dim),
+            attend_unpacked: self.kernels.attend(GgmlType::F32, layout.head_dim),
+            dot: match self.kernels.dot(ty) {
+                Some(Dot::F32(dot)) => Some(dot),
+                Some(Dot::Int8(_)) | None => None,
+            },
             unpack: self
                 .kernels
                 .unpack(ty)
@@ -139,6 +142,10 @@ impl Attention<'_> {
 #[derive(Clone, Copy)]
 struct KvKernels {
     /// Straight from the packed rows, for float types.
+    attend: Option<Attend>,
+    /// On unpacked rows.
+    attend_unpacked: Option<Attend>,
+    /// Of packed keys, for float types.
     dot: Option<DotRowsF32>,
     unpack: Unpack,
     dot_f32: DotRowsF32,

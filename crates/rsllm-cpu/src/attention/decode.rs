@@ -7,6 +7,7 @@ use rsllm_tensor::PageSlot;
 use super::{Attention, KvKernels, NO_SCORE, SPLIT_LEN, ThreadScratch, first_visible};
 use crate::kernels::Kernels;
 use crate::kv::CpuKv;
+use crate::memory::Aligned;
 use crate::threads::{SharedSlice, WorkerPanicked};
 
 /// A decode row and its parts: one for each K/V head and split of the context.
@@ -135,9 +136,8 @@ impl Reader<'_> {
         scratch: &mut ThreadScratch,
     ) {
         let layout = &self.kv.layout;
-        let (head_dim, page_len) = (layout.head_dim, layout.page_len);
+        let head_dim = layout.head_dim;
         let group = q.len() / head_dim;
-        let row_bytes = layout.row_bytes();
         let elementwise = &self.kernels.elementwise;
         let (acc, running) = part.split_at_mut(group * head_dim);
         let (maxima, sums) = running.split_at_mut(group);
@@ -146,36 +146,16 @@ impl Reader<'_> {
         sums.fill(0.0);
         let mut position = positions.start;
         while position < positions.end {
-            let slot = position % page_len;
-            let n = (page_len - slot).min(positions.end - position);
-            let page = self.pages[position / page_len].of(layout.group) as usize;
-            let start = CpuKv::row_offset(layout, page, self.head, slot);
-            let k = &self.kv.k.as_slice()[start..start + n * row_bytes];
-            let v = &self.kv.v.as_slice()[start..start + n * row_bytes];
-            let dots = &mut scratch.page_transposed.as_mut_slice()[..n * group];
-            let rows = &mut scratch.page.as_mut_slice()[..n * head_dim];
-            if let Some(dot) = self.kv_kernels.dot {
-                // SAFETY: an instruction set of this machine; `k` holds `n` rows of `head_dim` values, `q` `group`
-                // columns of as many, `dots` one value each.
-                unsafe { dot(k, row_bytes, q, group, dots) };
-            } else {
-                // SAFETY: as above, by way of the `n * head_dim` unpacked values.
-                unsafe {
-                    (self.kv_kernels.unpack)(k, rows);
-                    let bytes = bytemuck::cast_slice(rows);
-                    (self.kv_kernels.dot_f32)(bytes, 4 * head_dim, q, group, dots);
-                }
-            }
-            // SAFETY: an instruction set of this machine; `v` holds `n * head_dim` values.
-            unsafe { (self.kv_kernels.unpack)(v, rows) };
-            let v_rows = &*rows;
-            let scores = &mut scratch.scores.as_mut_slice()[..n];
-            for g in 0..group {
-                for (score, dots) in scores.iter_mut().zip(dots.chunks_exact(group)) {
-                    *score = dots[g] * self.params.scale;
-                }
+            let run = self.run(position, positions.end);
+            let (k, v) = (self.rows(&self.kv.k, run), self.rows(&self.kv.v, run));
+            let n = run.len;
+            let scores = &mut scratch.page_transposed.as_mut_slice()[..n * group];
+            let unpacked = &mut scratch.page.as_mut_slice()[..n * head_dim];
+            self.scores(k, v, q, scores, unpacked, scratch.scores.as_mut_slice());
+            for (g, scores) in scores.chunks_exact_mut(n).enumerate() {
                 // SAFETY: an instruction set of this machine; slices carry their lengths.
                 unsafe {
+                    (elementwise.scale)(scores, self.params.scale);
                     if let Some(cap) = self.params.softcap {
                         (elementwise.softcap)(scores, cap);
                     }
@@ -183,14 +163,122 @@ impl Reader<'_> {
                     let correction = crate::kernels::elementwise::exp(maxima[g] - new);
                     sums[g] = sums[g] * correction + (elementwise.exp_and_sum)(scores, new);
                     maxima[g] = new;
-                    let acc = &mut acc[g * head_dim..(g + 1) * head_dim];
-                    (elementwise.scale)(acc, correction);
-                    (elementwise.weighted_sum)(acc, v_rows, scores);
+                    (elementwise.scale)(&mut acc[g * head_dim..(g + 1) * head_dim], correction);
                 }
             }
             position += n;
+            let next: &[u8] = if position < positions.end {
+                self.rows(&self.kv.k, self.run(position, positions.end))
+            } else {
+                &[]
+            };
+            self.values(v, next, scores, acc, unpacked);
         }
     }
+
+    /// Rows of one page from `position` on, none at or after `end`.
+    fn run(&self, position: usize, end: usize) -> Run {
+        let layout = &self.kv.layout;
+        let slot = position % layout.page_len;
+        let page = self.pages[position / layout.page_len].of(layout.group) as usize;
+        Run {
+            start: CpuKv::row_offset(layout, page, self.head, slot),
+            len: (layout.page_len - slot).min(end - position),
+        }
+    }
+
+    fn rows<'b>(&self, store: &'b Aligned<u8>, run: Run) -> &'b [u8] {
+        &store.as_slice()[run.start..][..run.len * self.kv.layout.row_bytes()]
+    }
+
+    /// `scores` `[group, n]`; `next` is read after `k`; `unpacked` `[n, head_dim]` and `dots` are scratch.
+    fn scores(
+        &self,
+        k: &[u8],
+        next: &[u8],
+        q: &[f32],
+        scores: &mut [f32],
+        unpacked: &mut [f32],
+        dots: &mut [f32],
+    ) {
+        let head_dim = self.kv.layout.head_dim;
+        let group = q.len() / head_dim;
+        if let Some(attend) = self.kv_kernels.attend {
+            // SAFETY: an instruction set of this machine.
+            unsafe { (attend.scores)(k, next, q, group, scores) };
+            return;
+        }
+        let (rows, dot) = if let Some(dot) = self.kv_kernels.dot {
+            (k, dot)
+        } else {
+            // SAFETY: an instruction set of this machine; `k` holds as many values as `unpacked`.
+            unsafe { (self.kv_kernels.unpack)(k, unpacked) };
+            let rows: &[u8] = bytemuck::cast_slice(unpacked);
+            if let Some(attend) = self.kv_kernels.attend_unpacked {
+                // SAFETY: an instruction set of this machine.
+                unsafe { (attend.scores)(rows, &[], q, group, scores) };
+                return;
+            }
+            (rows, self.kv_kernels.dot_f32)
+        };
+        let n = scores.len() / group;
+        let row_bytes = rows.len() / n;
+        // A wide group goes in parts, because the scratch is as wide as the lanes of a prefill block.
+        let at_once = (dots.len() / n).min(group);
+        for (q, scores) in q
+            .chunks(at_once * head_dim)
+            .zip(scores.chunks_mut(at_once * n))
+        {
+            let group = q.len() / head_dim;
+            let dots = &mut dots[..n * group];
+            // SAFETY: an instruction set of this machine; `rows` holds `n` rows of `head_dim` values, `q` `group` columns of as
+            // many, `dots` one value each.
+            unsafe { dot(rows, row_bytes, q, group, dots) };
+            for (g, scores) in scores.chunks_exact_mut(n).enumerate() {
+                for (score, dots) in scores.iter_mut().zip(dots.chunks_exact(group)) {
+                    *score = dots[g];
+                }
+            }
+        }
+    }
+
+    /// `acc` `[group, head_dim]` plus the rows of `v` weighted with `weights` `[group, n]`; `next` is read after `v`.
+    fn values(
+        &self,
+        v: &[u8],
+        next: &[u8],
+        weights: &[f32],
+        acc: &mut [f32],
+        unpacked: &mut [f32],
+    ) {
+        let head_dim = self.kv.layout.head_dim;
+        let group = acc.len() / head_dim;
+        if let Some(attend) = self.kv_kernels.attend {
+            // SAFETY: an instruction set of this machine.
+            unsafe { (attend.values)(v, next, weights, group, acc) };
+            return;
+        }
+        // SAFETY: an instruction set of this machine; `v` holds as many values as `unpacked`.
+        unsafe { (self.kv_kernels.unpack)(v, unpacked) };
+        if let Some(attend) = self.kv_kernels.attend_unpacked {
+            let rows = bytemuck::cast_slice(unpacked);
+            // SAFETY: an instruction set of this machine.
+            unsafe { (attend.values)(rows, &[], weights, group, acc) };
+            return;
+        }
+        let n = weights.len() / group;
+        for (acc, weights) in acc.chunks_exact_mut(head_dim).zip(weights.chunks_exact(n)) {
+            // SAFETY: an instruction set of this machine; slices carry their lengths.
+            unsafe { (self.kernels.elementwise.weighted_sum)(acc, unpacked, weights) };
+        }
+    }
+}
+
+/// Rows of one head in one page: byte offset of the first, and how many.
+#[derive(Clone, Copy)]
+struct Run {
+    start: usize,
+    len: usize,
 }
 
 /// Merge the parts of a head in order and divide by the sum: `out` `[group, head_dim]`.

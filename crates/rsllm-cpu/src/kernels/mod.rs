@@ -68,6 +68,34 @@ pub(crate) type Unpack = unsafe fn(&[u8], &mut [f32]);
 /// `a.len() == n_rows * k`.
 pub(crate) type Gemm = unsafe fn(&[f32], &[f32], &mut [f32]);
 
+/// Scores of one query token: `(keys, ahead, q, group, scores)`.
+///
+/// `keys` holds `n` packed rows of one K/V head, `q` `[group, head_dim]` the query heads that share it, `scores`
+/// `[group, n]` is overwritten with their dots. `ahead` is what will be read next, for prefetching.
+///
+/// # Safety
+/// The processor has the features of the table.
+pub(crate) type AttendScores = unsafe fn(&[u8], &[u8], &[f32], usize, &mut [f32]);
+
+/// `(values, ahead, weights, group, acc)`: adds `Σ_t weights[g][t] · values[t]`, t ascending, to each row of `acc`
+/// `[group, head_dim]`; the rest as [`AttendScores`].
+///
+/// # Safety
+/// The processor has the features of the table.
+pub(crate) type AttendValues = unsafe fn(&[u8], &[u8], &[f32], usize, &mut [f32]);
+
+/// Decode attention straight from packed rows of one KV type. Heads are multiples of 16 values, at most
+/// [`Attend::MAX_HEAD_DIM`]; for others, and in tables without it, rows are unpacked first.
+#[derive(Clone, Copy)]
+pub(crate) struct Attend {
+    pub(crate) scores: AttendScores,
+    pub(crate) values: AttendValues,
+}
+
+impl Attend {
+    pub(crate) const MAX_HEAD_DIM: usize = 256;
+}
+
 /// Quantise f32 activations; must equal `rsllm_quant::quantize_activations` bit for bit.
 ///
 /// # Safety
@@ -110,6 +138,9 @@ pub struct Kernels {
     /// Tokens that one call of `gemm` works on.
     pub(crate) gemm_columns: usize,
     pub(crate) gemm: Gemm,
+    pub(crate) attend_f32: Option<Attend>,
+    pub(crate) attend_f16: Option<Attend>,
+    pub(crate) attend_bf16: Option<Attend>,
     pub(crate) elementwise: Elementwise,
 }
 
@@ -157,6 +188,19 @@ impl Kernels {
             GgmlType::Q6_K => Dot::Int8(self.dot_q6_k),
             _ => return None,
         })
+    }
+
+    /// Decode attention on KV of type `ty` with heads of `head_dim`.
+    pub(crate) fn attend(&self, ty: GgmlType, head_dim: usize) -> Option<Attend> {
+        if !head_dim.is_multiple_of(16) || head_dim > Attend::MAX_HEAD_DIM {
+            return None;
+        }
+        match ty {
+            GgmlType::F32 => self.attend_f32,
+            GgmlType::F16 => self.attend_f16,
+            GgmlType::BF16 => self.attend_bf16,
+            _ => None,
+        }
     }
 
     /// The unpacking kernel for weights of type `ty`.

@@ -41,6 +41,9 @@ pub(crate) const SCALAR: Kernels = Kernels {
     quantize_activations,
     gemm_columns: GEMM_COLUMNS,
     gemm,
+    attend_f32: None,
+    attend_f16: None,
+    attend_bf16: None,
     elementwise: elementwise::SCALAR,
 };
 

@@ -43,7 +43,7 @@ pub(super) fn unpack_bf16(blocks: &[u8], out: &mut [f32]) {
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn widen_bf16(bytes: &[u8; 32]) -> __m512 {
+pub(super) fn widen_bf16(bytes: &[u8; 32]) -> __m512 {
     _mm512_castsi512_ps(_mm512_slli_epi32::<16>(_mm512_cvtepu16_epi32(load256::<
         0,
         _,

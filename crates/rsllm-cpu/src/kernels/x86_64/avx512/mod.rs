@@ -1,5 +1,6 @@
 //! AVX-512 kernels with VNNI dots.
 
+mod attend;
 mod dot;
 mod elementwise;
 mod floats;
@@ -52,6 +53,9 @@ pub(crate) const AVX512: Kernels = Kernels {
     quantize_activations: quantize::quantize_activations,
     gemm_columns: gemm::COLUMNS,
     gemm: gemm::gemm,
+    attend_f32: Some(attend::F32),
+    attend_f16: Some(attend::F16),
+    attend_bf16: Some(attend::BF16),
     elementwise: elementwise::ELEMENTWISE,
     ..avx2::AVX2
 };

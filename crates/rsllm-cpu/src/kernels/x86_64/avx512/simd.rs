@@ -78,6 +78,23 @@ pub(super) fn prefetch_behind<T>(src: &T) {
     }
 }
 
+/// Asks for every cache line of `len` bytes from `start` on.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+#[allow(
+    unused_unsafe,
+    reason = "later versions of Rust than the oldest supported one declare prefetches safe"
+)]
+pub(super) fn prefetch_row(src: &[u8], start: usize, len: usize) {
+    let Some(row) = src.get(start..start + len) else {
+        return;
+    };
+    for line in row.chunks(64) {
+        // SAFETY: a prefetch reads nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) };
+    }
+}
+
 /// The sum of all lanes. The order of additions is fixed, so equal vectors have equal sums wherever they occur.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
