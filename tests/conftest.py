@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import signal
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 EXPECTED_SKIPS = ("soak:", "no GPU", "this machine has no ")
 
 unexpected_skips: list[str] = []
+
+# No test may touch the user's own models; children inherit this.
+_models = tempfile.TemporaryDirectory(prefix="rsllm-models-")
+os.environ["OLLAMA_MODELS"] = _models.name
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -92,8 +92,9 @@ class FileLock:
     shares, and a lock is taken for abandoned after an hour.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, mode: int = 0o666) -> None:
         self.path = path
+        self._mode = mode
         self._descriptor: int | None = None
 
     def acquire(self, *, shared: bool = False, wait: bool = True) -> bool:
@@ -102,7 +103,7 @@ class FileLock:
             return self._create(wait)
         mode = (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | (0 if wait else fcntl.LOCK_NB)
         while True:
-            descriptor = _open_lock(self.path)
+            descriptor = _open_lock(self.path, self._mode)
             try:
                 fcntl.flock(descriptor, mode)
                 if _is_file_at(descriptor, self.path):
@@ -129,7 +130,7 @@ class FileLock:
     def _create(self, wait: bool) -> bool:
         while True:
             try:
-                self._descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
+                self._descriptor = os.open(self.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, self._mode)
                 return True
             except FileExistsError:
                 with contextlib.suppress(FileNotFoundError):
@@ -141,10 +142,10 @@ class FileLock:
                 time.sleep(_POLL_SECONDS)
 
 
-def _open_lock(path: Path) -> int:
+def _open_lock(path: Path, mode: int) -> int:
     path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), 0o666)
+        return os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_CLOEXEC", 0), mode)
     except PermissionError:
         # Another user made it; a lock needs no right to write.
         return os.open(path, os.O_RDONLY | getattr(os, "O_CLOEXEC", 0))

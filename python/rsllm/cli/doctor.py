@@ -7,20 +7,28 @@ from typing import Any
 import click
 
 from rsllm.cli.common import json_option, print_json, sections, table
+from rsllm.errors import StoreError
 
 __all__ = ["command"]
 
 
 @click.command("doctor")
+@click.option("--store", is_flag=True, help="Check the model store instead: every manifest and every blob.")
 @json_option
-def command(as_json: bool) -> None:
+def command(store: bool, as_json: bool) -> None:
     """Show CPU features, the kernels chosen and why, memory, and versions.
+
+    With --store, read every manifest and hash every blob of the model store; the exit code is 1 if one is wrong.
 
     \b
     Examples:
       rsllm doctor
       rsllm doctor --json
+      rsllm doctor --store
     """
+    if store:
+        _check_store(as_json)
+        return
     report = _report()
     if as_json:
         print_json(report)
@@ -52,6 +60,40 @@ def command(as_json: bool) -> None:
     rows = ([name, kernel["decode"], kernel["prefill"]] for name, kernel in cpu["kernels"].items())
     for line in table(rows, ("type", "decode", "prefill")).splitlines():
         click.echo("    " + line)
+
+
+def _check_store(as_json: bool) -> None:
+    from rsllm.refs.progress import default_progress, format_bytes
+    from rsllm.store.check import examine
+    from rsllm.store.store import Store
+
+    store = Store.default(read_only=True)
+    progress = default_progress()
+    progress.start("checking the store", None)
+    try:
+        report = examine(store, progress=lambda done: progress.update(done, None))
+    finally:
+        progress.finish()
+    if as_json:
+        findings = [
+            {"model": finding.model, "path": str(finding.path), "problem": finding.problem, "fix": finding.fix}
+            for finding in report.findings
+        ]
+        figures = {name: getattr(report, name) for name in ("manifests", "blobs", "bytes", "unneeded", "unfinished")}
+        print_json({"store": str(store.root), "ok": not findings, **figures, "findings": findings})
+    else:
+        for finding in report.findings:
+            click.echo(f"{finding}\n    {finding.fix}")
+        unneeded = f", {report.unneeded} of them needed by no model" if report.unneeded else ""
+        unfinished = f", {report.unfinished} unfinished files" if report.unfinished else ""
+        click.echo(
+            f"{store.root}: {report.manifests} models, {report.blobs} blobs{unneeded}{unfinished}, "
+            f"{format_bytes(report.bytes)} hashed"
+        )
+    if report.findings:
+        raise StoreError(f"the store has {len(report.findings)} fault(s)", path=str(store.root))
+    if not as_json:
+        click.echo("Everything is as it should be.")
 
 
 def _report() -> dict[str, Any]:

@@ -21,7 +21,7 @@ from rsllm.errors import OptionError, RsllmError
 
 __all__ = ["cli", "main"]
 
-_COMMANDS = ("run", "show", "tokenize", "bench", "doctor")
+_COMMANDS = ("run", "show", "tokenize", "bench", "prune", "doctor")
 
 _EXIT_FAILURE = 1
 _EXIT_USAGE = 2

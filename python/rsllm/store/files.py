@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import BinaryIO
 
 from rsllm.errors import ReadOnlyStoreError, StoreError, StoreFullError
-from rsllm.system import lower_io_priority, sync_folder
+from rsllm.system import FileLock, lower_io_priority, sync_folder
 
 __all__ = ["NewFile", "explained", "lower_io_priority", "read_limited", "require_space", "write_file"]
 
@@ -54,14 +54,16 @@ def explained(path: Path, doing: str) -> Iterator[None]:
 class NewFile:
     """A file that has no place yet: `write`, then `place`; leaving the `with` block without `place` removes it.
 
-    It lies in `folder` under a name that begins with `prefix`, so both must be on the file system of its place.
+    It lies in `folder` under a name that begins with `prefix`, so both must be on the file system of its place. It is
+    locked until then, by which housekeeping tells it from those whose writers are dead.
     """
 
     def __init__(self, folder: Path, *, prefix: str, mode: int = 0o644) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.path = folder / f"{prefix}{secrets.token_hex(8)}"
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode)
-        self._file: BinaryIO = os.fdopen(descriptor, "wb", buffering=0)
+        self._lock = FileLock(self.path, mode=mode)
+        self._lock.acquire()
+        self._file: BinaryIO = self.path.open("wb", buffering=0)
         self._placed = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
@@ -85,9 +87,7 @@ class NewFile:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._file.close()
-        if not self._placed:
-            with contextlib.suppress(OSError):
-                self.path.unlink()
+        self._lock.release(remove=not self._placed)
 
 
 def write_file(path: Path, data: bytes, *, mode: int = 0o644) -> None:

@@ -70,7 +70,7 @@ class StoredModel:
         if not path.is_file():
             raise ModelError(
                 f"model {self.name.short!r} is incomplete: its weights {layers[-1].digest.file_name} are missing",
-                hint=f"rsllm pull {self.name.short}",
+                hint=f"get it with `rsllm pull {self.name.short}`",
             )
         return path
 
@@ -139,7 +139,7 @@ class StoredModel:
             raise StoreError(
                 f"model {self.name.short!r} is incomplete: its {_kind(layer)} {layer.digest.file_name} is missing",
                 path=str(path),
-                hint=f"rsllm pull {self.name.short}",
+                hint=f"get it with `rsllm pull {self.name.short}`",
             ) from None
 
     def _text(self, layer: Layer) -> str:

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rsllm.config import config
 from rsllm.errors import (
@@ -39,7 +40,13 @@ from rsllm.store.model import StoredModel
 from rsllm.store.name import ModelName
 from rsllm.system import FileLock
 
-__all__ = ["Store", "StoredName"]
+if TYPE_CHECKING:
+    from rsllm.store.housekeeping import Pruned
+
+__all__ = ["KEPT_SECONDS", "Store", "StoredName"]
+
+KEPT_SECONDS = 3600.0
+"""How long a file that no model needs is kept, as Ollama does: another program may be about to need it."""
 
 _COPY_BYTES = 2**20
 _MAKE_FOLDER_TRIES = 5
@@ -231,6 +238,18 @@ class Store:
         with self.lock():
             return self._remove_unneeded(digests)
 
+    def prune(self, dry_run: bool, *, older_than_seconds: float = KEPT_SECONDS) -> Pruned:
+        """Remove what no model needs and nobody has used for that long: `rsllm.store.housekeeping.prune`."""
+        from rsllm.store.housekeeping import prune
+
+        return prune(self, dry_run=dry_run, older_than_seconds=older_than_seconds)
+
+    def start(self, *, no_prune: bool | None = None) -> Pruned:
+        """What a server does first: bring old blob names up to date, then prune unless `OLLAMA_NOPRUNE` is set."""
+        from rsllm.store.housekeeping import start
+
+        return start(self, no_prune=config().no_prune if no_prune is None else no_prune)
+
     # Helpers, for holders of the lock
 
     def needed_digests(self) -> tuple[set[Digest], list[StoredName]]:
@@ -364,4 +383,4 @@ def _pieces(path: Path) -> Iterator[bytes]:
 
 
 def _not_found(name: ModelName) -> ModelNotFoundError:
-    return ModelNotFoundError(f"model {name.short!r} not found", hint=f"rsllm pull {name.short}")
+    return ModelNotFoundError(f"model {name.short!r} not found", hint=f"get it with `rsllm pull {name.short}`")
