@@ -141,7 +141,7 @@ def network_errors(url: str) -> Iterator[None]:
         if (reason := _certificate_problem(error)) is not None:
             raise RegistryError(
                 f"the certificate of {where} was refused: {reason}",
-                hint="if the network or the registry has a certificate authority of its own, name its file in SSL_CERT_FILE",
+                hint="if network or registry have a certificate authority of their own, name its file in SSL_CERT_FILE",
             ) from error
         raise DownloadError(f"no connection to {where}: {error or type(error).__name__}") from error
     except httpx2.InvalidURL as error:

@@ -161,7 +161,7 @@ class Upload:
         raise AssertionError("the last attempt returns or raises")
 
     def _body(self, part: Part) -> Callable[[], AsyncIterator[bytes]]:
-        """A function that reads the part anew each time it is called; it notes the part's MD5 when it gets to its end."""
+        """A function that reads the part anew each time it is called, and notes its MD5 at the end."""
 
         async def read() -> AsyncIterator[bytes]:
             part.completed = 0
