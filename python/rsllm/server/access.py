@@ -1,0 +1,197 @@
+"""Who may ask, and the log of who did.
+
+A server that listens on this machine only is still within reach of every web page that its user opens. So the `Host`
+must be a name of this machine (a foreign name that resolves to it is how pages get around the rules of browsers), and
+an `Origin` must be one of this machine or of OLLAMA_ORIGINS. With RSLLM_API_KEY set, every request but the one that
+asks for a sign of life must carry the key.
+
+The log has one line a request: method, path, status, duration, and the id that the reply carries too. Bodies are never
+logged.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import hmac
+import ipaddress
+import logging
+import re
+import secrets
+import socket
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rsllm.server.errors import ApiError
+from rsllm.server.service import Services
+from rsllm.server.streaming import JsonResponse
+
+__all__ = ["Access", "Rules", "request_id"]
+
+log = logging.getLogger("rsllm.server")
+
+request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="-")
+
+_ID = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
+_LOCAL_HOSTS = ("localhost", "127.0.0.1", "0.0.0.0")
+_APPS = ("app://*", "file://*", "tauri://*", "vscode-webview://*", "vscode-file://*")
+_LOCAL_ENDINGS = (".localhost", ".local", ".internal")
+_METHODS = "GET, POST, PUT, PATCH, DELETE, HEAD, OPTIONS"
+_MAX_AGE_SECONDS = 43_200
+_STAINLESS = (
+    "arch", "async", "custom-poll-interval", "helper-method", "lang", "os", "package-version", "poll-helper",
+    "retry-count", "runtime", "runtime-version", "timeout",
+)  # fmt: skip
+_HEADERS = ", ".join(
+    [
+        *("Authorization", "Content-Type", "User-Agent", "Accept", "X-Requested-With", "OpenAI-Beta", "X-Api-Key"),
+        *(f"x-stainless-{name}" for name in _STAINLESS),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What is asked of a request."""
+
+    check_host: bool
+    """The server listens on this machine only."""
+    origins: tuple[str, ...] = ()
+    api_key: str | None = None
+
+    def allows_host(self, host: str) -> bool:
+        """Whether a `Host` header, with its port or without, names this machine."""
+        name = _without_port(host).lower().rstrip(".")
+        if not self.check_host or name in ("", "localhost", socket.gethostname().lower()):
+            return True
+        if name.endswith(_LOCAL_ENDINGS):
+            return True
+        try:
+            address = ipaddress.ip_address(name.strip("[]"))
+        except ValueError:
+            return False
+        return address.is_loopback or address.is_private or address.is_unspecified
+
+    def allows_origin(self, origin: str) -> bool:
+        """Whether a page of this origin may ask."""
+        return any(_matches(pattern, origin) for pattern in self._patterns())
+
+    def _patterns(self) -> Iterable[str]:
+        yield from self.origins
+        for host in _LOCAL_HOSTS:
+            for scheme in ("http", "https"):
+                yield f"{scheme}://{host}"
+                yield f"{scheme}://{host}:*"
+        yield from _APPS
+
+    def allows_key(self, headers: Headers) -> bool:
+        """Whether a request carries the key, if one is asked for."""
+        if self.api_key is None:
+            return True
+        given = headers.get("authorization", "")
+        scheme, _, token = given.partition(" ")
+        key = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+        return hmac.compare_digest(key.encode(), self.api_key.encode())
+
+
+class Access:
+    """The outermost layer of the application."""
+
+    def __init__(self, app: ASGIApp, rules: Rules, services: Services) -> None:
+        self._app = app
+        self._rules = rules
+        self._services = services
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        given = headers.get("x-request-id", "")
+        id = given if _ID.fullmatch(given) else secrets.token_hex(6)
+        token = request_id.set(id)
+        started = time.perf_counter()
+        status = 0
+        origin = headers.get("origin", "")
+
+        async def answered(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                sent = MutableHeaders(scope=message)
+                sent["x-request-id"] = id
+                self._add_cors(sent, headers, origin)
+            await send(message)
+
+        self._services.active += 1
+        try:
+            app = self._refusal(scope, headers, origin) or self._app
+            await app(scope, receive, answered)
+        except Exception as error:
+            if status:
+                raise
+            await JsonResponse.of_error(error, hidden=self._services.hidden)(scope, receive, answered)
+        finally:
+            self._services.active -= 1
+            self._services.last_request = time.monotonic()
+            path = scope["path"].encode("ascii", "backslashreplace").decode()
+            log.info(
+                "%s %s %s %.0f ms", scope["method"], path[:200], status or "-", (time.perf_counter() - started) * 1e3
+            )
+            request_id.reset(token)
+
+    def _refusal(self, scope: Scope, headers: Headers, origin: str) -> ASGIApp | None:
+        """The answer to a request that may not ask, and to one that asks whether it may."""
+        host = headers.get("host", "")
+        if not self._rules.allows_host(host):
+            return _refuse(
+                403, f"host {host[:100]!r} is not a name of this machine", "the server listens on this machine only"
+            )
+        if origin and not _is_own(origin, host) and not self._rules.allows_origin(origin):
+            return _refuse(403, f"origin {origin[:100]!r} is not allowed", "OLLAMA_ORIGINS lists the origins that are")
+        if scope["method"] == "OPTIONS":
+            return Response(status_code=204)
+        if scope["path"] != "/" and not self._rules.allows_key(headers):
+            return _refuse(
+                401,
+                "the API key is missing or wrong",
+                "send it as `Authorization: Bearer …`; clients of ours read RSLLM_API_KEY",
+            )
+        return None
+
+    def _add_cors(self, sent: MutableHeaders, headers: Headers, origin: str) -> None:
+        if not origin or _is_own(origin, headers.get("host", "")) or not self._rules.allows_origin(origin):
+            return
+        sent["access-control-allow-origin"] = "*" if "*" in self._rules.origins else origin
+        sent.add_vary_header("Origin")
+        if "access-control-request-method" in headers:
+            sent["access-control-allow-methods"] = _METHODS
+            sent["access-control-allow-headers"] = _HEADERS
+            sent["access-control-max-age"] = str(_MAX_AGE_SECONDS)
+
+
+def _refuse(status: int, reason: str, hint: str) -> JsonResponse:
+    return JsonResponse.of_error(ApiError(status, reason, hint=hint))
+
+
+def _is_own(origin: str, host: str) -> bool:
+    """A page that this server gave out itself."""
+    return origin.partition("://")[2].lower() == host.lower()
+
+
+def _matches(pattern: str, origin: str) -> bool:
+    before, star, after = pattern.lower().partition("*")
+    origin = origin.lower()
+    if not star:
+        return origin == before
+    return len(origin) >= len(before) + len(after) and origin.startswith(before) and origin.endswith(after)
+
+
+def _without_port(host: str) -> str:
+    if host.startswith("["):
+        return host.partition("]")[0] + "]"
+    return host if host.count(":") > 1 else host.partition(":")[0]

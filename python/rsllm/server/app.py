@@ -1,0 +1,94 @@
+"""The application: routes, who may use them, and what becomes of errors."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from rsllm.server.access import Access, Rules
+from rsllm.server.routes import inference, models, transfer
+from rsllm.server.service import Services
+from rsllm.server.streaming import JsonResponse
+
+__all__ = ["OLLAMA_VERSION", "create_app"]
+
+OLLAMA_VERSION = "0.33.0"
+"""What `/api/version` says: clients compare it with the features they want, so it names the routes' level, not ours."""
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def create_app(services: Services, *, rules: Rules | None = None) -> Starlette:
+    """The ASGI application. `services.pool` is closed with it."""
+    rules = rules or Rules(check_host=True, origins=services.config.origins, api_key=services.config.api_key)
+
+    @contextlib.asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        async with services.pool:
+            yield
+
+    app = Starlette(
+        routes=_routes(),
+        middleware=[Middleware(Access, rules=rules, services=services)],
+        exception_handlers={HTTPException: _http_error},
+        lifespan=lifespan,
+    )
+    app.state.services = services
+    return app
+
+
+def _routes() -> list[Route]:
+    return [
+        Route("/", _alive, methods=["GET"]),
+        Route("/api/version", _version, methods=["GET"]),
+        _route("POST", "/api/generate", inference.generate),
+        _route("POST", "/api/chat", inference.chat),
+        _route("POST", "/api/embed", inference.embed),
+        _route("POST", "/api/embeddings", inference.embeddings),
+        _route("GET", "/api/tags", models.tags),
+        _route("GET", "/api/ps", models.ps),
+        _route("POST", "/api/show", models.show),
+        _route("POST", "/api/copy", models.copy),
+        _route("DELETE", "/api/delete", models.delete),
+        _route("POST", "/api/pull", transfer.pull),
+        _route("POST", "/api/push", transfer.push),
+        _route("POST", "/api/create", transfer.create),
+        _route("HEAD", "/api/blobs/{digest}", transfer.has_blob),
+        _route("POST", "/api/blobs/{digest}", transfer.upload),
+    ]
+
+
+def _route(method: str, path: str, handler: Handler) -> Route:
+    async def endpoint(request: Request) -> Response:
+        try:
+            return await handler(request)
+        except ClientDisconnect:
+            return Response(status_code=499)
+        except Exception as error:
+            return JsonResponse.of_error(error, hidden=request.app.state.services.hidden)
+
+    return Route(path, endpoint, methods=[method], name=f"{method} {path}")
+
+
+async def _alive(request: Request) -> Response:
+    return PlainTextResponse("Ollama is running")
+
+
+async def _version(request: Request) -> Response:
+    import rsllm
+
+    return JsonResponse({"version": OLLAMA_VERSION, "rsllm": rsllm.__version__})
+
+
+async def _http_error(request: Request, error: Exception) -> Response:
+    """What the router has to say: no such path, or not with this method."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    text = {404: "404 page not found", 405: "405 method not allowed"}.get(status, str(status))
+    return PlainTextResponse(text, status, headers=getattr(error, "headers", None))

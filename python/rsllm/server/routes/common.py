@@ -1,0 +1,91 @@
+"""What the handlers share: the services, bodies within their limit, progress as lines."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+from starlette.requests import Request
+
+from rsllm.errors import ModelNameError
+from rsllm.server.errors import ApiError
+from rsllm.server.schemas import Body
+from rsllm.server.service import Services
+from rsllm.server.streaming import EventResponse
+from rsllm.store.name import ModelName
+from rsllm.store.progress import Progress
+
+__all__ = ["model_name", "progress_response", "read_body", "services_of"]
+
+# Beyond it parsing takes long enough to be felt by others.
+_INLINE_BYTES = 1 << 18
+
+
+def services_of(request: Request) -> Services:
+    """What the application was made with."""
+    services: Services = request.app.state.services
+    return services
+
+
+async def read_body(request: Request) -> Body:
+    """The body, parsed; 413 where it is larger than RSLLM_MAX_BODY."""
+    limit = services_of(request).config.max_body_bytes
+    too_large = ApiError(
+        413, f"the body is larger than {limit:,} bytes", hint="RSLLM_MAX_BODY sets how much the server reads"
+    )
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > limit:
+        raise too_large
+    data = bytearray()
+    async for chunk in request.stream():
+        data += chunk
+        if len(data) > limit:
+            raise too_large
+    if len(data) < _INLINE_BYTES:
+        return Body.parse(bytes(data))
+    return await asyncio.to_thread(Body.parse, bytes(data))
+
+
+def model_name(text: str, *, required: str = "model is required") -> ModelName:
+    """A name; 400 where it is missing or none."""
+    if not text.strip():
+        raise ApiError(400, required)
+    return ModelName.parse(text)
+
+
+async def whole(events: AsyncIterator[dict[str, Any]]) -> AsyncIterator[dict[str, Any]]:
+    """The last event alone."""
+    last: dict[str, Any] = {}
+    async for event in events:
+        last = event
+    yield last
+
+
+def progress_response(request: Request, events: AsyncIterator[Progress], *, stream: bool) -> EventResponse:
+    """Progress as lines, or its last word as one object."""
+
+    async def lines() -> AsyncIterator[dict[str, Any]]:
+        try:
+            async for event in events:
+                yield event.as_dict()
+        finally:
+            close = getattr(events, "aclose", None)
+            if close is not None:
+                await close()
+
+    hidden = services_of(request).hidden
+    return EventResponse(lines() if stream else whole(lines()), stream=stream, hidden=hidden)
+
+
+def invalid(kind: str, text: str) -> ApiError:
+    """A name that is none, as copy and delete say it."""
+    return ApiError(400, f'{kind} "{text[:200]}" is invalid')
+
+
+def parsed(kind: str, text: str) -> ModelName:
+    """A name; otherwise `invalid`."""
+    try:
+        return ModelName.parse(text)
+    except ModelNameError as error:
+        raise invalid(kind, text) from error

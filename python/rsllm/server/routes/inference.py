@@ -1,0 +1,133 @@
+"""`/api/generate`, `/api/chat`, `/api/embed`, `/api/embeddings`."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from rsllm.errors import ModelNameError, ModelNotFoundError
+from rsllm.server import service
+from rsllm.server.errors import ApiError
+from rsllm.server.routes.common import read_body, services_of
+from rsllm.server.schemas import ChatRequest, EmbedRequest, GenerateRequest, Inference
+from rsllm.server.service import Final, Piece
+from rsllm.server.streaming import EventResponse, JsonResponse, timestamp
+
+__all__ = ["chat", "embed", "embeddings", "generate"]
+
+Event = dict[str, Any]
+
+
+async def generate(request: Request) -> Response:
+    """`POST /api/generate`."""
+    asked = GenerateRequest.read(await read_body(request))
+    events = service.generate(services_of(request), asked)
+    return _response(request, asked, events, lambda text: {"response": text}, single=asked.is_empty)
+
+
+async def chat(request: Request) -> Response:
+    """`POST /api/chat`."""
+    asked = ChatRequest.read(await read_body(request))
+    events = service.chat(services_of(request), asked)
+
+    def message(text: str) -> Event:
+        return {"message": {"role": "assistant", "content": text}}
+
+    return _response(request, asked, events, message, single=asked.is_empty)
+
+
+async def embed(request: Request) -> Response:
+    """`POST /api/embed`."""
+    asked = EmbedRequest.read(await read_body(request))
+    if not asked.model:
+        raise ApiError(404, "model '' not found")
+    result = await _embeddings(request, asked)
+    reply = {"model": asked.model, "embeddings": result.vectors, **result.metrics}
+    return JsonResponse(reply | ({"warnings": result.warnings} if result.warnings else {}))
+
+
+async def embeddings(request: Request) -> Response:
+    """`POST /api/embeddings`, the older one: one text, one vector, not normalised."""
+    asked = EmbedRequest.read_legacy(await read_body(request))
+    if not asked.model:
+        raise ApiError(400, "model is required")
+    result = await _embeddings(request, asked)
+    reply: Event = {"embedding": result.vectors[0] if result.vectors else []}
+    return JsonResponse(reply | ({"warnings": result.warnings} if result.warnings else {}))
+
+
+async def _embeddings(request: Request, asked: EmbedRequest) -> service.Embeddings:
+    try:
+        return await service.embed(services_of(request), asked)
+    except ModelNotFoundError as error:
+        raise ApiError(404, f'model "{asked.model}" not found, try pulling it first', hint=error.hint) from None
+    except ModelNameError as error:
+        raise ApiError(400, f"invalid model name: {asked.model[:200]!r}", hint=error.hint) from None
+
+
+def _response(
+    request: Request,
+    asked: Inference,
+    events: AsyncIterator[Piece | Final],
+    shape: Callable[[str], Event],
+    *,
+    single: bool,
+) -> EventResponse:
+    """The answer as lines or whole; what only loads or unloads is one object in any case."""
+    stream = asked.stream and not single and not asked.render_only
+    lines = _lines(asked, events, shape) if stream else _whole(asked, events, shape)
+    return EventResponse(lines, stream=stream, hidden=services_of(request).hidden)
+
+
+async def _lines(
+    asked: Inference, events: AsyncIterator[Piece | Final], shape: Callable[[str], Event]
+) -> AsyncIterator[Event]:
+    try:
+        async for event in events:
+            head = {"model": asked.model, "created_at": timestamp()}
+            if isinstance(event, Final):
+                yield {**head, **shape(""), **_end(event)}
+            else:
+                logprobs = {} if event.logprobs is None else {"logprobs": event.logprobs}
+                yield {**head, **shape(event.text), "done": False, **logprobs}
+    finally:
+        await events.aclose()  # type: ignore[attr-defined]
+
+
+async def _whole(
+    asked: Inference, events: AsyncIterator[Piece | Final], shape: Callable[[str], Event]
+) -> AsyncIterator[Event]:
+    texts, logprobs = [], []
+    try:
+        async for event in events:
+            if isinstance(event, Piece):
+                texts.append(event.text)
+                logprobs += event.logprobs or []
+                continue
+            found = {"logprobs": logprobs} if asked.logprobs is not None else {}
+            yield {
+                "model": asked.model,
+                "created_at": timestamp(),
+                **shape("".join(texts)),
+                **_end(event),
+                **found,
+            }
+    finally:
+        await events.aclose()  # type: ignore[attr-defined]
+
+
+def _end(final: Final) -> Event:
+    end: Event = {"done": True}
+    if final.reason:
+        end["done_reason"] = final.reason
+    if final.rendered is not None:
+        end["_debug_info"] = {"rendered_template": final.rendered}
+    if final.context is not None:
+        end["context"] = final.context
+    end |= final.metrics
+    if final.warnings:
+        end["warnings"] = final.warnings
+    return end

@@ -1,0 +1,134 @@
+"""`/api/pull`, `/api/push`, `/api/create`, and the blobs that create needs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import queue
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+
+from rsllm.errors import ModelNotFoundError
+from rsllm.server.routes.common import model_name, progress_response, read_body, services_of
+from rsllm.server.schemas import TransferRequest
+from rsllm.server.service import Services, in_thread
+from rsllm.store.digest import Digest
+from rsllm.store.name import ModelName
+from rsllm.store.progress import Progress
+
+__all__ = ["create", "has_blob", "pull", "push", "upload"]
+
+# Pieces of an upload that may wait for the disk.
+_AHEAD = 16
+_WAIT_SECONDS = 0.005
+
+
+async def pull(request: Request) -> Response:
+    """`POST /api/pull`."""
+    asked = TransferRequest.read(await read_body(request))
+    name = model_name(asked.model)
+    services = services_of(request)
+    events = services.pull(services.models.store, name, insecure=asked.insecure)
+    return progress_response(request, events, stream=asked.stream)
+
+
+async def push(request: Request) -> Response:
+    """`POST /api/push`."""
+    asked = TransferRequest.read(await read_body(request))
+    name = model_name(asked.model)
+    services = services_of(request)
+    events = services.push(services.models.store, name, insecure=asked.insecure)
+    return progress_response(request, events, stream=asked.stream)
+
+
+async def create(request: Request) -> Response:
+    """`POST /api/create`; a model that it starts from is pulled where it is missing."""
+    from rsllm.store import create as creating
+
+    body = await read_body(request)
+    members = body.members()
+    stream = body.flag("stream", True)
+    name = model_name(body.text("model", "name"))
+    asked = creating.CreateRequest.from_dict(members)
+    events = _create(services_of(request), name, asked)
+    return progress_response(request, events, stream=stream)
+
+
+async def has_blob(request: Request) -> Response:
+    """`HEAD /api/blobs/<digest>`."""
+    digest = Digest.parse(request.path_params["digest"])
+    there = await asyncio.to_thread(services_of(request).models.store.has_blob, digest)
+    return Response(status_code=200 if there else 404)
+
+
+async def upload(request: Request) -> Response:
+    """`POST /api/blobs/<digest>`: the bytes, written as they come, kept if they are what the digest says."""
+    digest = Digest.parse(request.path_params["digest"])
+    store = services_of(request).models.store
+    if await asyncio.to_thread(store.has_blob, digest):
+        return Response(status_code=200)
+    pieces = _Pieces()
+    writing = asyncio.create_task(asyncio.to_thread(store.add_blob, pieces, digest))
+    try:
+        async for chunk in request.stream():
+            if not await pieces.put(chunk, writing):
+                break
+        await pieces.put(None, writing)
+    except BaseException:
+        pieces.fail()
+        with contextlib.suppress(Exception):
+            await asyncio.shield(writing)
+        raise
+    await writing
+    return Response(status_code=201)
+
+
+class _Pieces(Iterator[bytes]):
+    """Bytes from the event loop to the thread that writes them."""
+
+    def __init__(self) -> None:
+        self._queue: queue.Queue[bytes | None] = queue.Queue(_AHEAD)
+        self._failed = threading.Event()
+
+    async def put(self, piece: bytes | None, writing: asyncio.Future[Any]) -> bool:
+        """Add a piece, `None` at the end; waits where the disk is slow. False if nobody writes any more."""
+        while not writing.done():
+            try:
+                self._queue.put_nowait(piece)
+                return True
+            except queue.Full:
+                await asyncio.sleep(_WAIT_SECONDS)
+        return False
+
+    def fail(self) -> None:
+        """There will be no more."""
+        self._failed.set()
+        with contextlib.suppress(queue.Full):
+            self._queue.put_nowait(None)
+
+    def __next__(self) -> bytes:
+        piece = self._queue.get()
+        if self._failed.is_set():
+            raise ClientDisconnect
+        if piece is None:
+            raise StopIteration
+        return piece
+
+
+async def _create(services: Services, name: ModelName, asked: Any) -> AsyncIterator[Progress]:
+    from rsllm.store.create import create
+
+    if asked.from_:
+        source = ModelName.parse(asked.from_)
+        try:
+            await asyncio.to_thread(services.models.store.find, source)
+        except ModelNotFoundError:
+            async for event in services.pull(services.models.store, source, insecure=False):
+                if event.status != "success":  # that is for the end of it all
+                    yield event
+    async for event in in_thread(create(services.models.store, name, asked)):
+        yield event
