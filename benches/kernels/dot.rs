@@ -1,4 +1,4 @@
-//! Decode: dots of packed rows with one, four and eight columns, from L2 and from memory.
+//! Decode: dots of packed rows with 1 to 16 columns, from L2 and from memory.
 
 use std::hint::black_box;
 use std::time::Duration;
@@ -30,7 +30,7 @@ fn dots(criterion: &mut Criterion) {
                 if kernels.isa == Isa::Scalar && place == "memory" {
                     continue;
                 }
-                for n_columns in [1, 4, 8] {
+                for n_columns in [1, 4, 8, 16] {
                     let name = format!("{}/{place}/{n_columns}", kernels.isa);
                     group.bench_function(name, |bencher| {
                         run(bencher, kernels, ty, &rows, n_columns);

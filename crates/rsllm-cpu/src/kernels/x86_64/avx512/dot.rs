@@ -3,7 +3,7 @@
 //! Both sides meet in units of 256 values: one block of a K format, or eight blocks of 32 values. `load` unpacks the
 //! weights of a unit to unsigned bytes, so that all four bytes of a lane, in each of the four vectors, belong to one
 //! scale; `prepare` brings the activations into the same order, once a call. Four integer products then leave sixteen
-//! sums that take one conversion and one multiply-add. Four rows share each read of activations, or up to sixteen
+//! sums that take one conversion and one multiply-add. Four rows share each read of activations, or up to eight
 //! columns each `load`. Every pair of a row and a column has an accumulator of its own and goes through the same operations in
 //! the same order in whatever company, hence equal bits.
 //!
@@ -316,15 +316,10 @@ pub(super) fn dot_rows<U: Pod, const MINIMA: bool>(
                 dot_columns::<U, MINIMA, 2, 4>(rows, x, load);
                 c += 4;
             }
-            8..16 => {
+            _ => {
                 let x = std::array::from_fn(|i| column(c + i));
                 dot_columns::<U, MINIMA, 1, 8>(rows, x, load);
                 c += 8;
-            }
-            _ => {
-                let x = std::array::from_fn(|i| column(c + i));
-                dot_columns::<U, MINIMA, 1, 16>(rows, x, load);
-                c += 16;
             }
         }
     }
