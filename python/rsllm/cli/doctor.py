@@ -84,16 +84,18 @@ def _check_store(as_json: bool) -> None:
     else:
         for finding in report.findings:
             click.echo(f"{finding}\n    {finding.fix}")
-        unneeded = f", {report.unneeded} of them needed by no model" if report.unneeded else ""
-        unfinished = f", {report.unfinished} unfinished files" if report.unfinished else ""
-        click.echo(
-            f"{store.root}: {report.manifests} models, {report.blobs} blobs{unneeded}{unfinished}, "
-            f"{format_bytes(report.bytes)} hashed"
-        )
+        blobs = _count(report.blobs, "blob") + (f" ({report.unneeded} needed by no model)" if report.unneeded else "")
+        unfinished = f", {_count(report.unfinished, 'unfinished file')}" if report.unfinished else ""
+        models = _count(report.manifests, "model")
+        click.echo(f"{store.root}: {models}, {blobs}{unfinished}, {format_bytes(report.bytes)} hashed")
     if report.findings:
-        raise StoreError(f"the store has {len(report.findings)} fault(s)", path=str(store.root))
+        raise StoreError(f"the store has {_count(len(report.findings), 'fault')}", path=str(store.root))
     if not as_json:
         click.echo("Everything is as it should be.")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 def _report() -> dict[str, Any]:

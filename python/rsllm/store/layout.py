@@ -74,7 +74,7 @@ class Layout:
             for namespace in _folders(host):
                 for model in _folders(namespace):
                     for tag in _entries(model):
-                        if tag.is_file():
+                        if _is_file(tag):
                             yield ModelName(host.name, namespace.name, model.name, tag.name), Path(tag.path)
 
     def remove_empty_folders(self) -> None:
@@ -115,7 +115,7 @@ def _spellings(folder: Path, part: str) -> Iterator[str]:
 
 
 def _folders(folder: Path) -> list[Path]:
-    return [folder / entry.name for entry in _entries(folder) if entry.is_dir()]
+    return [folder / entry.name for entry in _entries(folder) if _is_folder(entry)]
 
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
@@ -125,6 +125,20 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
             return sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name)
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # a link that leads to itself
+        return False
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False
 
 
 def _remove_if_empty(folder: Path) -> None:

@@ -19,6 +19,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -165,9 +166,18 @@ class Store:
         if expected is not None and self.has_blob(expected):
             return expected, self.blob_path(expected).stat().st_size
         if isinstance(source, Path):
-            size = source.stat().st_size
-            require_space(self.layout.blobs, size, f"add {source.name} to the store")
-            source = _pieces(source)
+            with source.open("rb") as file:
+                require_space(self.layout.blobs, os.fstat(file.fileno()).st_size, f"add {source.name} to the store")
+                return self._add(iter(partial(file.read, _COPY_BYTES), b""), expected, progress, placing)
+        return self._add(source, expected, progress, placing)
+
+    def _add(
+        self,
+        source: Iterable[bytes],
+        expected: Digest | None,
+        progress: Callable[[int], None] | None,
+        placing: Callable[[Digest], None] | None,
+    ) -> tuple[Digest, int]:
         hasher = hashlib.sha256()
         written = 0
         with contextlib.ExitStack() as stack:
@@ -276,6 +286,8 @@ class Store:
     def _needed(self, raw: bytes) -> set[Digest]:
         """What a manifest mentions, itself (it may be a link to a blob), and what the manifests it lists mention."""
         needed = set(mentioned_digests(raw)) | {Digest.of(raw)}
+        with contextlib.suppress(ManifestError):
+            needed |= Manifest.parse(raw).digests  # JSON can spell a digest so that no search finds it
         if b'"manifests"' in raw:
             for digest in tuple(needed):
                 with contextlib.suppress(OSError, StoreError):
@@ -374,12 +386,6 @@ def _place(path: Path, raw: bytes, folder: Path) -> None:
                 # The folder of a host or namespace may be a link to another disk.
                 if error.errno != errno.EXDEV or beside == path.parent:
                     raise
-
-
-def _pieces(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while piece := file.read(_COPY_BYTES):
-            yield piece
 
 
 def _not_found(name: ModelName) -> ModelNotFoundError:
