@@ -15,6 +15,7 @@ from rsllm.options import OPTIONS, parse_option
 __all__ = [
     "HELP_OPTIONS",
     "ListOf",
+    "complete_models",
     "engine_options",
     "format_count",
     "format_duration",
@@ -192,8 +193,22 @@ def engine_options(function: Function) -> Function:
 
 
 def model_argument(function: Function) -> Function:
-    """The argument MODEL."""
-    return click.argument("model")(function)
+    """The argument MODEL; the shell completes it by names of the store."""
+    return click.argument("model", shell_complete=complete_models)(function)
+
+
+def complete_models(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[Any]:
+    """Names of the store that begin so, and files."""
+    from click.shell_completion import CompletionItem
+
+    from rsllm.store.store import Store
+
+    try:
+        names = [entry.name.short for entry in Store.default(read_only=True).names()]
+    except (RsllmError, OSError):  # a shell that completes is no place for errors
+        names = []
+    found = [CompletionItem(name) for name in names if name.lower().startswith(incomplete.lower())]
+    return [*found, CompletionItem(incomplete, type="file")]
 
 
 def json_option(function: Function) -> Function:

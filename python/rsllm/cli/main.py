@@ -21,7 +21,24 @@ from rsllm.errors import OptionError, RsllmError
 
 __all__ = ["cli", "main"]
 
-_COMMANDS = ("run", "show", "tokenize", "bench", "prune", "doctor")
+# The module of each command, in the order of the help.
+_COMMANDS = {
+    "serve": "serve",
+    "show": "show",
+    "run": "run",
+    "stop": "stop",
+    "pull": "pull",
+    "push": "push",
+    "list": "listing",
+    "ps": "ps",
+    "cp": "cp",
+    "rm": "rm",
+    "tokenize": "tokenize",
+    "bench": "bench",
+    "prune": "prune",
+    "doctor": "doctor",
+}
+_ALIASES = {"start": "serve", "ls": "list"}
 
 _EXIT_FAILURE = 1
 _EXIT_USAGE = 2
@@ -35,9 +52,12 @@ class _Cli(click.Group):
         return list(_COMMANDS)
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
+        name = _ALIASES.get(name, name)
+        if name == "help":
+            return _help
         if name not in _COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"rsllm.cli.{name}").command
+        command: click.Command = importlib.import_module(f"rsllm.cli.{_COMMANDS[name]}").command
         return command
 
     def resolve_command(
@@ -94,12 +114,39 @@ def _version(context: click.Context, parameter: click.Parameter, asked: bool) ->
 def cli() -> None:
     """Run large language models on this machine.
 
+    Commands that name a model of the store ask the server at OLLAMA_HOST, ours or a running Ollama, and start one where
+    none answers (RSLLM_SERVER=never keeps them from it).
+
     \b
     Examples:
+      rsllm run qwen3:0.6b "Why is the sky blue?"
       rsllm run demo "Why is the sky blue?"
       rsllm run ./model.gguf
-      rsllm show demo
+      rsllm list
     """
+
+
+@click.command("help", hidden=True)
+@click.argument("name", required=False)
+@click.pass_context
+def _help(context: click.Context, name: str | None) -> None:
+    """Show the help of a command.
+
+    \b
+    Examples:
+      rsllm help run
+    """
+    parent = context.parent
+    assert parent is not None, "it is a command of the group"
+    command = parent.command
+    if name is None:
+        click.echo(parent.get_help())
+        return
+    found = command.get_command(parent, name) if isinstance(command, click.Group) else None
+    if found is None:
+        raise click.UsageError(f"No such command {name!r}.", parent)
+    with click.Context(found, info_name=name, parent=parent) as of_command:
+        click.echo(found.get_help(of_command))
 
 
 def main() -> None:

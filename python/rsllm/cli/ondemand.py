@@ -1,0 +1,116 @@
+"""The server that a command needs: the one that answers, or one that is started now.
+
+RSLLM_SERVER says what becomes of a server that a command has started: `auto`, the default, lets it run until nothing
+has been loaded or asked for RSLLM_SERVER_IDLE (10 minutes), `keep` for ever, and `never` starts none. It is a process
+of its own, with its log in the state folder (`server.log`, of limited size), and outlives the command and its terminal.
+Only at an address of this machine is one started.
+"""
+
+from __future__ import annotations
+
+import math
+import socket
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from rsllm.address import Address
+from rsllm.config import config
+from rsllm.errors import ServerUnreachableError
+
+if TYPE_CHECKING:
+    import subprocess
+
+    from rsllm.client import Client
+
+__all__ = ["connect", "log_path", "start_server"]
+
+START_SECONDS = 30.0
+_POLL_SECONDS = 0.01
+_CONNECT_SECONDS = 1.0
+_TAIL_BYTES = 4000
+
+
+def connect(*, start: bool = True) -> Client:
+    """A client of the server of OLLAMA_HOST, which is started at the first request where none answers."""
+    from rsllm.client import Client
+
+    address = Address.parse(config().host).for_client
+    may_start = start and address.is_loopback and address.scheme == "http" and config().server != "never"
+    return Client(address, start=(lambda: start_server(address)) if may_start else None)
+
+
+def log_path() -> Path:
+    """Where a server that a command starts writes its log."""
+    return config().state_dir / "server.log"
+
+
+def start_server(address: Address) -> None:
+    """Start a server and wait until it listens; of several commands at once only one does.
+
+    Raises `ServerUnreachableError` with the end of its log where it does not come up.
+    """
+    from rsllm.system import locked
+
+    with locked(config().state_dir / "server.lock"):
+        if _listens(address):
+            return
+        log = log_path()
+        log.parent.mkdir(parents=True, exist_ok=True)
+        before = log.stat().st_size if log.exists() else 0
+        process = _spawn(address, log)
+        deadline = time.monotonic() + START_SECONDS
+        while not _listens(address):
+            code = process.poll()
+            if code is not None or time.monotonic() > deadline:
+                reason = f"it ended with status {code}" if code is not None else f"not within {START_SECONDS:g} s"
+                raise ServerUnreachableError(
+                    f"a server was started for this command, but did not come up: {reason}{_tail(log, before)}",
+                    hint=f"its log is {log}",
+                )
+            time.sleep(_POLL_SECONDS)
+        # It is to live on: its end is nobody's business here.
+        process.returncode = 0
+
+
+def _spawn(address: Address, log: Path) -> subprocess.Popen[bytes]:
+    import os
+    import subprocess
+
+    settings = config()
+    arguments = ["serve", "--log-file", str(log)]
+    if settings.server == "auto" and math.isfinite(settings.server_idle_seconds):
+        arguments += ["--idle-exit", f"{settings.server_idle_seconds:g}s"]
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            # Not from the working folder (-P): what lies there is not ours.
+            [sys.executable, "-P", "-m", "rsllm", *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            env={**os.environ, "OLLAMA_HOST": f"{host}:{address.port}"},
+            cwd=Path.home() if Path.home().is_dir() else None,
+            start_new_session=True,
+        )
+
+
+def _listens(address: Address) -> bool:
+    try:
+        socket.create_connection((address.host, address.port), timeout=_CONNECT_SECONDS).close()
+    except OSError:
+        return False
+    return True
+
+
+def _tail(log: Path, start: int) -> str:
+    """The last line that was written since."""
+    try:
+        with log.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(start, size - _TAIL_BYTES) if size >= start else 0)
+            lines = file.read().decode(errors="replace").strip().splitlines()
+    except OSError:
+        return ""
+    return f" ({lines[-1].strip()})" if lines else ""
