@@ -14,6 +14,7 @@ import base64
 import hashlib
 import json
 import re
+import ssl
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -172,10 +173,16 @@ class HostileRegistry:
     token: str = "secret-token"
     gone: threading.Event = field(default_factory=threading.Event)
     """Set at the end, for tricks that wait."""
+    tls: ssl.SSLContext | None = None
+    """Speak https with this certificate."""
 
     def __enter__(self) -> Self:
         self._server = _Server(("127.0.0.1", 0), Exchange)
         self._server.registry = self
+        if self.tls is not None:
+            self._server.socket = self.tls.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
         self._thread.start()
         return self
@@ -196,7 +203,7 @@ class HostileRegistry:
 
     @property
     def url(self) -> str:
-        return f"http://{self.host}"
+        return f"{'https' if self.tls else 'http'}://{self.host}"
 
     def add(self, repository: str, tag: str, layers: dict[str, bytes], config: bytes = b"{}") -> Manifest:
         """A model, with its blobs."""
