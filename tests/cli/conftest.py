@@ -26,6 +26,11 @@ def core(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ModuleType
     for variable in ("RSLLM_DEBUG", "OLLAMA_CONTEXT_LENGTH", "OLLAMA_KV_CACHE_TYPE", "OLLAMA_NOHISTORY"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("RSLLM_CACHE", str(tmp_path / "cache"))
+    # Nobody listens on port 1, and no server is started.
+    monkeypatch.setenv("OLLAMA_HOST", "127.0.0.1:1")
+    monkeypatch.setenv("RSLLM_SERVER", "never")
+    monkeypatch.setenv("RSLLM_STATE", str(tmp_path / "state"))
+    monkeypatch.setenv("OLLAMA_MODELS", str(tmp_path / "models"))
     monkeypatch.setenv("RSLLM_HISTORY", str(tmp_path / "history"))
     config.cache_clear()
     yield fake_core

@@ -16,6 +16,7 @@ import pytest
 
 import rsllm
 from rsllm.cli.repl import Repl
+from rsllm.cli.sessions import LocalSession, Settings
 from tests.unit.fake_core import WHOLE
 
 Talk = Callable[..., str]
@@ -35,7 +36,8 @@ def talk(core: Any, model_file: str, capsys: pytest.CaptureFixture[str]) -> Iter
                     raise line
                 return line
 
-            Repl(model, read=read, **options).run()
+            settings = Settings(system=options.pop("system", None), raw=options.pop("raw", False))
+            Repl(LocalSession(model, settings), read=read, **options).run()
             captured = capsys.readouterr()
             return captured.out + captured.err
 

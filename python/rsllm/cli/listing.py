@@ -7,11 +7,11 @@ from typing import Any
 
 import click
 
-from rsllm.cli.common import json_option, print_json
+from rsllm.cli.common import json_option, print_json, sections
 from rsllm.cli.ondemand import connect
 from rsllm.cli.tables import ago, columns, human_bytes, parse_time
 
-__all__ = ["command", "table_of"]
+__all__ = ["command", "described", "matching", "table_of"]
 
 
 @click.command("list")
@@ -52,3 +52,35 @@ def table_of(models: list[dict[str, Any]]) -> str:
         for model in models
     )
     return columns(("NAME", "ID", "SIZE", "MODIFIED"), rows)
+
+
+def described(reply: dict[str, Any]) -> str:
+    """What a server says of a model, in sections."""
+    details, info = reply.get("details") or {}, reply.get("model_info") or {}
+    architecture = str(info.get("general.architecture") or details.get("family") or "")
+    rows = [
+        ("architecture", architecture),
+        ("parameters", str(details.get("parameter_size") or "")),
+        ("context length", str(info.get(f"{architecture}.context_length") or details.get("context_length") or "")),
+        (
+            "embedding length",
+            str(info.get(f"{architecture}.embedding_length") or details.get("embedding_length") or ""),
+        ),
+        ("quantization", str(details.get("quantization_level") or "")),
+    ]
+    parameters = [line.split(None, 1) for line in str(reply.get("parameters") or "").splitlines() if line.strip()]
+    return sections(
+        {
+            "Model": [(name, value) for name, value in rows if value],
+            "Capabilities": [(str(word), "") for word in reply.get("capabilities") or []],
+            "Parameters": [(line[0], line[1] if len(line) > 1 else "") for line in parameters],
+            "System": _beginning(reply.get("system")),
+            "License": _beginning(reply.get("license")),
+        }
+    )
+
+
+def _beginning(text: Any) -> list[tuple[str, str]]:
+    """The first two lines of a text."""
+    lines = [line.strip() for line in str(text or "").splitlines() if line.strip()]
+    return [(line, "") for line in [*lines[:2], *(["..."] if len(lines) > 2 else [])]]

