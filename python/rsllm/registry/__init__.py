@@ -17,7 +17,9 @@
 `disk.py`            writing and hashing
 `sharing.py`         one download for all who want it
 `upload.py`          one blob, the other way
-`hub.py`             what hf.co serves differently
+`layers.py`          the blobs of one model, those that are missing
+`hub.py`, `split.py` split models of hf.co
+`created.py`         models made of files that have come
 `rate.py`            rate and time left
 ===================  =================================================================================
 
