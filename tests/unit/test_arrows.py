@@ -40,7 +40,9 @@ def test_only_system_and_config_ask_which_system_it_is() -> None:
             assert "sys.platform" not in (PACKAGE / path).read_text(), path
 
 
-@pytest.mark.parametrize("module", ["rsllm", "rsllm.cli.main", "rsllm.cli.run", "rsllm.refs.pypi"])
+@pytest.mark.parametrize(
+    "module", ["rsllm", "rsllm.cli.main", "rsllm.cli.run", "rsllm.refs.pypi", "rsllm.store.store", "rsllm.store.check"]
+)
 def test_heavy_modules_wait_until_they_are_needed(module: str) -> None:
     run = subprocess.run(
         [sys.executable, "-X", "importtime", "-c", f"import {module}"],
@@ -51,7 +53,9 @@ def test_heavy_modules_wait_until_they_are_needed(module: str) -> None:
     )
     imported = {line.rsplit("|", 1)[1].strip() for line in run.stderr.splitlines() if line.startswith("import time:")}
     assert module in imported
-    assert not {"numpy", "jinja2", "rich", "importlib.metadata", "subprocess", "http.client", "zipfile"} & imported
+    heavy = {"numpy", "jinja2", "rich", "importlib.metadata", "subprocess", "http.client", "zipfile"}
+    heavy |= {"cryptography", "httpx2", "starlette", "uvicorn"}
+    assert not heavy & imported
 
 
 def test_every_module_says_what_it_is() -> None:

@@ -52,7 +52,11 @@ def command(store: bool, as_json: bool) -> None:
                 "Memory": [(name, format_bytes(count)) for name, count in memory.items()],
                 "Devices": [("GPU", "this build has no GPU backend: everything runs on the CPU")],
                 "Versions": list(report["versions"].items()),
-                "Files": [("cache", report["cache"]["folder"]), ("models", format_bytes(report["cache"]["bytes"]))],
+                "Files": [
+                    ("model store", report["store"]["folder"]),
+                    ("cache", report["cache"]["folder"]),
+                    ("in the cache", format_bytes(report["cache"]["bytes"])),
+                ],
             }
         )
     )
@@ -105,6 +109,7 @@ def _report() -> dict[str, Any]:
     cache = config().cache_dir
     return {
         **machine.describe(),
+        "store": {"folder": str(config().models_dir)},
         "cache": {
             "folder": str(cache),
             "bytes": sum(path.stat().st_size for path in cache.rglob("*") if path.is_file()) if cache.exists() else 0,
