@@ -14,19 +14,22 @@ from tests.store_processes import PROCESSES, run
 
 def check_run(root: Path, seconds: float, *, kill: bool) -> None:
     outcome = run(root, seconds=seconds, kill=kill, seed=int(seconds))
-    print(f"{PROCESSES} processes, {seconds:g} s, {outcome.killed} killed: {dict(outcome.done)}")
+    print(
+        f"{PROCESSES} processes, {seconds:g} s, {outcome.killed} killed, pulls: {outcome.pulls}: {dict(outcome.done)}"
+    )
     assert outcome.faults == []
     assert {"create", "copy", "delete", "prune", "read"} <= set(outcome.done)
+    assert outcome.done["pull"] > 0 or not outcome.pulls
     assert outcome.killed > 0 or not kill
 
 
 @pytest.mark.parametrize("kill", [False, True], ids=["alive", "killed"])
 def test_processes_leave_a_sound_store(tmp_path: Path, kill: bool) -> None:
-    check_run(tmp_path / "ü" / "models", 3, kill=kill)
+    check_run(tmp_path / "ü", 4, kill=kill)
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("kill", [False, True], ids=["alive", "killed"])
 def test_processes_leave_a_sound_store_after_a_minute(tmp_path: Path, kill: bool) -> None:
-    check_run(tmp_path / "models", 60, kill=kill)
+    check_run(tmp_path, 60, kill=kill)
