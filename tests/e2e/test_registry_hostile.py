@@ -4,8 +4,11 @@ through, and nothing left behind but parts to go on from."""
 from __future__ import annotations
 
 import asyncio
+import errno
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,14 +24,18 @@ from rsllm.errors import (
     RegistryError,
     StoreFullError,
 )
+from rsllm.registry.disk import Disk
+from rsllm.registry.parts import Part, PartFiles
 from rsllm.store.digest import Digest
 from rsllm.store.manifest import MANIFEST_LIMIT, Manifest, MediaType
 from rsllm.store.name import ModelName
 from rsllm.store.store import Store
+from rsllm.system import lower_io_priority
 from tests.support.hostile_registry import Exchange, HostileRegistry, Trick, signature_is_good
 from tests.support.registry import noise, pulled, quick, run_pull
 
 WEIGHTS = noise(300_000)
+WEIGHTS_HEX = Digest.of(WEIGHTS).hex
 LAYERS = {MediaType.MODEL: WEIGHTS, MediaType.TEMPLATE: b"{{ .Prompt }}"}
 
 
@@ -549,9 +556,7 @@ async def test_two_pulls_share_one_download_and_it_stops_with_the_last(
     registry.tricks["blob"] = slow
     await asyncio.gather(*(pulled(store, name_of(registry), quick(tmp_path)) for _ in range(3)))
     assert is_whole(store, registry, manifest)
-    ranges = [
-        request.headers["Range"] for request in registry.asked("blob") if request.path.endswith(Digest.of(WEIGHTS).hex)
-    ]
+    ranges = [request.headers["Range"] for request in registry.asked("blob") if request.path.endswith(WEIGHTS_HEX)]
     assert len(ranges) == len(set(ranges)) == 5
 
 
@@ -602,3 +607,65 @@ def test_nothing_is_removed_where_pruning_is_off(
     registry.add("library/m", "latest", {MediaType.MODEL: b"new"})
     assert "removing unused layers" not in pull_it(store, registry, tmp_path, prune_after_pull=False)
     assert store.has_blob(Digest.of(WEIGHTS))
+
+
+def test_pulls_that_know_nothing_of_each_other_download_a_blob_once(
+    store: Store, registry: HostileRegistry, manifest: Manifest, tmp_path: Path
+) -> None:
+    """Each thread has a loop, a store and a lock of its own, as processes do."""
+    begun = threading.Barrier(3, timeout=10)
+
+    def slow(exchange: Exchange) -> Any:
+        time.sleep(0.05)
+        return False
+
+    def one(_: int) -> None:
+        begun.wait()
+        pull_it(Store(store.root), registry, tmp_path)
+
+    registry.tricks["blob"] = weights_only(slow)
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(one, range(3)))
+    assert is_whole(store, registry, manifest)
+    ranges = [request.headers["Range"] for request in registry.asked("blob") if request.path.endswith(WEIGHTS_HEX)]
+    assert len(ranges) == len(set(ranges)) == 5
+    assert left_behind(store) == {"blob", f"manifests/{registry.host}/library/m/latest"}
+
+
+def test_a_disk_that_is_full_ends_the_pull_and_the_next_one_goes_on(
+    store: Store, registry: HostileRegistry, manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[int] = []
+    save = PartFiles.save
+
+    def full(self: PartFiles, part: Part) -> None:
+        if part.completed and sum(written) > 100_000:
+            part.completed = 0
+            raise OSError(errno.ENOSPC, "No space left on device", str(self.data))
+        written.append(part.completed)
+        save(self, part)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PartFiles, "save", full)
+        with pytest.raises(StoreFullError, match="no space is left on the disk") as caught:
+            pull_it(store, registry, tmp_path, parallel=1)
+    assert "rsllm prune" in (caught.value.hint or "")
+    registry.requests.clear()
+    pull_it(store, registry, tmp_path)
+    assert is_whole(store, registry, manifest)
+    ranges = {request.headers.get("Range") for request in registry.asked("blob") if request.path.endswith(WEIGHTS_HEX)}
+    assert "bytes=0-65535" not in ranges
+
+
+async def test_downloads_write_when_nobody_else_does(tmp_path: Path) -> None:
+    files = PartFiles(tmp_path / ("sha256-" + "a" * 64))
+    (part,) = files.load(10, 100, 100)
+    disk = Disk(files)
+    try:
+        await disk.write(part, b"0123456789")
+        await disk.hash_to(10)
+        assert disk.digest() == Digest.of(b"0123456789").hex
+    finally:
+        await disk.close()
+    for executor in (disk._writer, disk._hasher):
+        assert executor._initializer is lower_io_priority  # type: ignore[attr-defined]
