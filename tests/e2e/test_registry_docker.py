@@ -91,9 +91,10 @@ def test_what_is_not_there(host: str, store: Store, tmp_path: Path) -> None:
         pushed(store, name, tmp_path)
 
 
+@pytest.mark.timeout(180)  # some fifteen processes, one after another
 def test_pulls_killed_at_random_bytes_resume_and_verify(tmp_path: Path) -> None:
-    rounds = registry_kills.run_rounds(3, tmp_path, seed=7)
-    assert len(rounds) == 3
+    rounds = registry_kills.run_rounds(5, tmp_path, seed=7)
+    assert len(rounds) == 5
 
 
 def test_a_registry_that_is_gone(store: Store, tmp_path: Path) -> None:

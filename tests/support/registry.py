@@ -79,7 +79,7 @@ def quick(folder: Path, **changes: Any) -> RegistrySettings:
         "key_path": folder / "key" / "id_ed25519",
         "part_min_bytes": 64 * 1024,
         "part_max_bytes": 256 * 1024,
-        "stall_seconds": 0.4,
+        "stall_seconds": 10.0,
         "connect_seconds": 5.0,
         "progress_seconds": 0.01,
         "sleep": sleep,

@@ -19,6 +19,7 @@ from rsllm.registry.settings import RegistrySettings
 from rsllm.registry.source import Source
 from rsllm.registry.split import pull_split
 from rsllm.store.digest import Digest
+from rsllm.store.manifest import Manifest
 from rsllm.store.name import ModelName
 from rsllm.store.progress import Progress
 from rsllm.store.store import Store
@@ -37,11 +38,8 @@ async def pull(
     settings = settings or RegistrySettings.from_config(config())
     source = Source(name, settings, insecure=insecure)
     yield Progress("pulling manifest")
-    try:
-        manifest = await source.manifest()
-    except RegistryError as error:
-        if not hub.is_split(name, error):
-            raise
+    manifest = await _manifest(source)
+    if manifest is None:
         async with aclosing(pull_split(store, source, settings)) as steps:
             async for step in steps:
                 yield step
@@ -60,6 +58,16 @@ async def pull(
             async for step in steps:
                 yield step
     yield Progress("success")
+
+
+async def _manifest(source: Source) -> Manifest | None:
+    """What the name means; `None` for a split model of hf.co, which has no manifest."""
+    try:
+        return await source.manifest()
+    except RegistryError as error:
+        if hub.is_split(source.name, error):
+            return None
+        raise
 
 
 async def _remove_unused(store: Store, digests: Iterable[Digest]) -> AsyncGenerator[Progress, None]:

@@ -6,7 +6,8 @@ after it; those before it have failed already. Why a place was passed over stand
 
 from __future__ import annotations
 
-from rsllm.errors import DownloadError, ManifestError, ModelNotFoundError, RsllmError
+from rsllm.errors import DownloadError, ManifestError, ModelNotFoundError, RegistryError, RsllmError
+from rsllm.registry import hub
 from rsllm.registry.client import RegistryClient, check_answer
 from rsllm.registry.endpoints import Endpoint, endpoints
 from rsllm.registry.settings import RegistrySettings
@@ -43,6 +44,9 @@ class Source:
                 try:
                     manifest = await self._ask(client, place)
                 except (DownloadError, ManifestError, ModelNotFoundError) as error:
+                    if isinstance(error, RegistryError) and hub.is_split(self.name, error):
+                        self.places = self.places[number:]  # it has the model, in another form
+                        raise
                     self._pass_over(number, error)
                 else:
                     self.places = self.places[number:]
