@@ -29,6 +29,8 @@ pub(crate) struct Part {
     pub(crate) n_rows: usize,
     /// Rows of output, from the last token backwards.
     pub(crate) n_outputs: usize,
+    /// Tokens at the end that are guesses.
+    pub(crate) n_drafted: usize,
     first_row: usize,
 }
 
@@ -66,8 +68,25 @@ impl Batch {
             first_index,
             n_rows,
             n_outputs,
+            n_drafted: 0,
             first_row,
         });
+    }
+
+    /// Adds guesses behind the tokens added last, each with a row of output.
+    pub(crate) fn add_draft(&mut self, ids: &[TokenId]) {
+        let Some(part) = self.parts.last_mut() else {
+            return;
+        };
+        let first_row = self.ids.len() as u32;
+        let first_position = (part.first_index + part.n_rows) as u32;
+        self.ids.extend_from_slice(ids);
+        let n = ids.len() as u32;
+        self.positions.extend(first_position..first_position + n);
+        self.outputs.extend(first_row..first_row + n);
+        part.n_rows += ids.len();
+        part.n_outputs += ids.len();
+        part.n_drafted = ids.len();
     }
 
     /// What was added, in order.

@@ -1,5 +1,6 @@
 //! Generations side by side: who starts, what the next step computes, and what each sequence makes of its logits.
 
+use std::ops::Range;
 use std::time::Instant;
 
 use rsllm_model::{PAGE_LEN, Wanted};
@@ -13,6 +14,7 @@ use crate::pages::{Pages, first_visible, slots_for};
 use crate::prefix_cache::OwnedPages;
 use crate::scheduler::{Action, SequenceState, State, StepLimits, StepPlan, admit, plan};
 use crate::sequence::{Sequence, SequenceParts};
+use crate::speculation::{PromptLookup, StepCosts};
 use crate::text::TextStream;
 use crate::worker::{GenerateJob, Waiting, Worker, catch};
 
@@ -30,6 +32,11 @@ pub(crate) struct Live {
     n_remembered: usize,
     /// It was part of a step that failed.
     is_suspect: bool,
+    lookup: PromptLookup,
+    /// Most tokens of a draft.
+    max_draft: usize,
+    /// Where in its tokens the draft of this step stands.
+    draft: Range<usize>,
 }
 
 /// The caller's side of a generation.
@@ -45,6 +52,7 @@ pub(crate) struct StepState {
     owned: OwnedPages,
     plan: StepPlan,
     budget: StepBudget,
+    costs: StepCosts,
     n_arrived: u64,
     last_turn: u64,
 }
@@ -57,6 +65,7 @@ impl StepState {
             owned: OwnedPages::default(),
             plan: StepPlan::default(),
             budget: StepBudget::new(),
+            costs: StepCosts::new(),
             n_arrived: 0,
             last_turn: 0,
         }
@@ -252,6 +261,9 @@ impl<M: Forward> Worker<M> {
             decode_start: None,
             n_remembered: 0,
             is_suspect: false,
+            lookup: PromptLookup::new(),
+            max_draft: job.max_draft,
+            draft: 0..0,
         }
     }
 
@@ -323,7 +335,41 @@ impl<M: Forward> Worker<M> {
                 self.batch.add(i, phase, start, &ids[start..end], n_outputs);
             }
         }
+        self.add_drafts();
         Ok(())
+    }
+
+    /// Adds guesses to a step of one generating sequence: what they cost is known only where nobody else is in it.
+    fn add_drafts(&mut self) {
+        let &[part] = self.batch.parts() else { return };
+        let live = &mut self.running[part.sequence];
+        live.draft = 0..0;
+        if self.batch.n_prefill() > 0 || part.n_rows != 1 || part.n_outputs != 1 || live.is_suspect
+        {
+            return;
+        }
+        let limits = self.model.limits();
+        let ids = live.sequence.ids();
+        let most = live
+            .max_draft
+            .min(limits.max_outputs - 1)
+            .min(limits.max_rows - 1)
+            .min(limits.context.saturating_sub(ids.len()))
+            .min(live.sequence.room());
+        let draft = live.lookup.propose(ids, most, &self.step_state.costs, 1);
+        if draft.is_empty() {
+            return;
+        }
+        let end = ids.len() + draft.len();
+        let pools = self.model.pools();
+        let n_slots = slots_for(end).saturating_sub(live.sequence.pages().slots().len());
+        self.cache.make_room(pools, Pages::both(n_slots));
+        // Without pages for it there is no draft; the step itself has its own.
+        if live.sequence.pages_mut().grow(pools, end).is_err() {
+            return;
+        }
+        self.batch.add_draft(&live.sequence.ids()[draft.clone()]);
+        live.draft = draft;
     }
 
     /// Computes the batch, and lets its sequences draw. A step that fails is repeated for each sequence alone, so that only
@@ -379,26 +425,38 @@ impl<M: Forward> Worker<M> {
         self.step_state
             .budget
             .record(n_prefill, n_decode > 0, step_ns);
+        if n_prefill == 0 {
+            self.step_state.costs.record(n_rows, step_ns);
+        }
     }
 
     /// The rows of the step are in their pages now.
     fn take_over(&mut self) {
-        let window = self.model.window();
-        for part in self.batch.parts() {
+        for i in 0..self.batch.parts().len() {
+            let part = self.batch.parts()[i];
             let live = &mut self.running[part.sequence];
-            let n_evaluated = part.first_index + part.n_rows;
             live.is_suspect = false;
+            // Of a draft nothing is certain yet.
+            let n_evaluated = part.first_index + part.n_rows - part.n_drafted;
             live.sequence.set_evaluated(n_evaluated);
-            let pools = self.model.pools();
-            if n_evaluated / PAGE_LEN > live.n_remembered {
-                live.n_remembered = n_evaluated / PAGE_LEN;
-                let (ids, slots) = (live.sequence.ids(), live.sequence.pages().slots());
-                self.cache
-                    .insert(pools, None, &ids[..n_evaluated], slots, false);
-            }
-            let visible = first_visible(n_evaluated, window);
-            live.sequence.pages_mut().drop_passed(pools, visible);
+            self.remember(part.sequence);
         }
+    }
+
+    /// Shows the prefix cache the whole pages that a sequence has filled, and gives back those that its window has passed.
+    fn remember(&mut self, sequence: usize) {
+        let window = self.model.window();
+        let live = &mut self.running[sequence];
+        let n_evaluated = live.sequence.n_evaluated();
+        let pools = self.model.pools();
+        if n_evaluated / PAGE_LEN > live.n_remembered {
+            live.n_remembered = n_evaluated / PAGE_LEN;
+            let (ids, slots) = (live.sequence.ids(), live.sequence.pages().slots());
+            self.cache
+                .insert(pools, None, &ids[..n_evaluated], slots, false);
+        }
+        let visible = first_visible(n_evaluated, window);
+        live.sequence.pages_mut().drop_passed(pools, visible);
     }
 
     /// Every sequence whose logits were computed draws a token.
@@ -407,14 +465,16 @@ impl<M: Forward> Worker<M> {
         let mut n_drawn = 0;
         // Sequences that end leave their place to those behind them, whose numbers the parts still hold.
         let mut ended: Vec<(usize, Result<FinishReason, EngineError>)> = Vec::new();
-        for part in self.batch.parts() {
+        for i in 0..self.batch.parts().len() {
+            let part = self.batch.parts()[i];
             if part.n_outputs == 0 {
                 continue;
             }
-            let logits = &self.logits[n_drawn * vocab_size..(n_drawn + 1) * vocab_size];
-            n_drawn += 1;
+            let logits = &self.logits[n_drawn * vocab_size..][..part.n_outputs * vocab_size];
+            n_drawn += part.n_outputs;
             let live = &mut self.running[part.sequence];
-            match catch(|| live.draw(logits)) {
+            match catch(|| live.draw_all(logits, vocab_size)) {
+                Ok(None) if part.n_drafted > 0 => self.remember(part.sequence),
                 Ok(None) => (),
                 Ok(Some(reason)) => ended.push((part.sequence, Ok(reason))),
                 Err(error) => ended.push((part.sequence, Err(error))),
@@ -458,6 +518,37 @@ impl<M: Forward> Worker<M> {
 }
 
 impl Live {
+    /// Draws from each row of `logits` for as long as the row before gave what the draft said. The last rows of a wrong draft
+    /// count for nothing: their KV lies behind the evaluated tokens and will be overwritten.
+    fn draw_all(
+        &mut self,
+        logits: &[f32],
+        vocab_size: usize,
+    ) -> Result<Option<FinishReason>, EngineError> {
+        let draft = std::mem::replace(&mut self.draft, 0..0);
+        let mut n_right = 0;
+        let mut finished = None;
+        for row in logits.chunks_exact(vocab_size) {
+            finished = self.draw(row)?;
+            let ids = self.sequence.ids();
+            let is_right = finished.is_none()
+                && n_right < draft.len()
+                && ids.last() == Some(&ids[draft.start + n_right]);
+            if !is_right {
+                break;
+            }
+            n_right += 1;
+            let n_evaluated = ids.len();
+            self.sequence.set_evaluated(n_evaluated);
+        }
+        if !draft.is_empty() {
+            self.stats.drafted_tokens += draft.len();
+            self.stats.accepted_tokens += n_right;
+            self.lookup.learn(draft.len(), n_right);
+        }
+        Ok(finished)
+    }
+
     /// Draws from `logits` and sends what text may leave. Returns why the sequence is over, or `None` if it goes on.
     fn draw(&mut self, logits: &[f32]) -> Result<Option<FinishReason>, EngineError> {
         let now = Instant::now();

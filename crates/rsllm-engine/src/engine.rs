@@ -117,6 +117,7 @@ impl Engine {
             stop,
             logprobs,
             ignore_eos,
+            max_draft,
             constraint,
         } = options;
         if ignore_eos {
@@ -141,6 +142,7 @@ impl Engine {
             sampler,
             constraint,
             stop,
+            max_draft,
             events,
             cancel,
             queued: Instant::now(),

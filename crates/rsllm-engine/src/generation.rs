@@ -50,6 +50,10 @@ pub struct GenerationStats {
     pub cached_tokens: usize,
     /// Tokens drawn, without the end-of-generation token.
     pub generated_tokens: usize,
+    /// Tokens that were guessed from the text so far and computed beside others.
+    pub drafted_tokens: usize,
+    /// Those of them that were then drawn.
+    pub accepted_tokens: usize,
     /// From the request to the start of its work.
     pub queue_ns: u64,
     /// The prompt's own computation.
@@ -218,6 +222,8 @@ impl GenerationStats {
             prompt_tokens,
             cached_tokens: 0,
             generated_tokens: 0,
+            drafted_tokens: 0,
+            accepted_tokens: 0,
             queue_ns: 0,
             prefill_ns: 0,
             decode_ns: 0,

@@ -42,6 +42,7 @@ mod reply;
 pub mod sampling;
 mod scheduler;
 mod sequence;
+mod speculation;
 pub mod stop;
 #[cfg(test)]
 mod testing;

@@ -164,6 +164,62 @@ fn load(file: &TempFile, threads: usize) -> Engine {
     Engine::load(&file.0, &options).unwrap()
 }
 
+/// Text of a sequence with its figures.
+fn with_draft(
+    engine: &Engine,
+    prompt: &[TokenId],
+    options: &GenerateOptions,
+    max_draft: usize,
+) -> (Vec<TokenId>, crate::generation::GenerationStats) {
+    let options = GenerateOptions {
+        max_draft,
+        ..options.clone()
+    };
+    let mut generation = engine.generate(prompt.to_vec(), options).unwrap();
+    let mut ids = Vec::new();
+    while let Some(piece) = generation.next_piece().unwrap() {
+        ids.extend(piece.ids);
+    }
+    (ids, generation.stats(Duration::from_secs(1)))
+}
+
+#[test]
+fn drafts_change_no_token_and_some_come_true() {
+    let file = tiny_model(400);
+    let engine = load(&file, 1);
+    let sampled = |temperature| GenerateOptions {
+        sampling: SamplingOptions {
+            temperature,
+            seed: Some(3),
+            ..SamplingOptions::default()
+        },
+        ..greedy(300)
+    };
+    // A random model soon repeats itself; a prompt that does makes it guess from the start.
+    let repeated: Vec<TokenId> = (0..60)
+        .map(|i| if i == 0 { BOS } else { 5 + i % 6 })
+        .collect();
+    let (mut drafted, mut accepted) = (0, 0);
+    for options in [greedy(300), greedy(7), sampled(0.2), sampled(1.5)] {
+        for prompt in [&prompt(20), &repeated, &prompt(390)] {
+            let (plain, stats) = with_draft(&engine, prompt, &options, 0);
+            assert_eq!((stats.drafted_tokens, stats.accepted_tokens), (0, 0));
+            let (ids, stats) = with_draft(&engine, prompt, &options, 7);
+            assert_eq!(ids, plain);
+            assert_eq!(stats.generated_tokens, ids.len());
+            assert!(stats.accepted_tokens <= stats.drafted_tokens);
+            drafted += stats.drafted_tokens;
+            accepted += stats.accepted_tokens;
+        }
+    }
+    assert!(
+        accepted > 0 && drafted > accepted,
+        "{accepted} of {drafted}"
+    );
+    let metrics = engine.metrics();
+    assert_eq!(metrics.pages_free + metrics.pages_cached, metrics.pages);
+}
+
 #[test]
 fn a_reused_prefix_changes_no_bit() {
     let file = tiny_model(1200);

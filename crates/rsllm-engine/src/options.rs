@@ -36,6 +36,9 @@ pub struct GenerateOptions {
     pub logprobs: Option<usize>,
     /// Never draw an end-of-generation token.
     pub ignore_eos: bool,
+    /// Most tokens to guess from the text so far and verify in one step, which changes no token; 0 = none. How many there are
+    /// each time is decided by what drafts cost and how often they come true.
+    pub max_draft: usize,
     /// What the text must look like. The generation ends when it is complete.
     pub constraint: Option<ConstraintSpec>,
 }

@@ -186,6 +186,12 @@ impl Sequence {
         self.text.found()
     }
 
+    /// Tokens that may still be drawn.
+    pub(crate) fn room(&self) -> usize {
+        self.max_tokens
+            .map_or(usize::MAX, |max| max.saturating_sub(self.n_generated()))
+    }
+
     /// Tokens drawn so far, without an end-of-generation token.
     pub(crate) fn n_generated(&self) -> usize {
         self.ids.len() - self.n_prompt

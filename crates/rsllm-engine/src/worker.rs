@@ -44,6 +44,7 @@ pub(crate) struct GenerateJob {
     pub(crate) sampler: Sampler,
     pub(crate) constraint: Option<Constraint>,
     pub(crate) stop: StopMatcher,
+    pub(crate) max_draft: usize,
     pub(crate) events: Sender<Event>,
     pub(crate) cancel: CancelHandle,
     pub(crate) queued: Instant,

@@ -152,6 +152,8 @@ impl Generation {
         dict.set_item("prompt_tokens", stats.prompt_tokens)?;
         dict.set_item("cached_tokens", stats.cached_tokens)?;
         dict.set_item("generated_tokens", stats.generated_tokens)?;
+        dict.set_item("drafted_tokens", stats.drafted_tokens)?;
+        dict.set_item("accepted_tokens", stats.accepted_tokens)?;
         dict.set_item("queue_ns", stats.queue_ns)?;
         dict.set_item("prefill_ns", stats.prefill_ns)?;
         dict.set_item("decode_ns", stats.decode_ns)?;

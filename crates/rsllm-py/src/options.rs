@@ -51,6 +51,7 @@ fn set_option(
         "seed" => sampling.seed = value.seed()?,
         "stop" => options.stop = value.texts("stop")?,
         "logprobs" => options.logprobs = value.optional_count("logprobs")?,
+        "max_draft" => options.max_draft = value.count("max_draft")?,
         "ignore_eos" => options.ignore_eos = value.switch("ignore_eos")?,
         "schema" => set_constraint(options, &value, "schema", |text| {
             if text == "json" {

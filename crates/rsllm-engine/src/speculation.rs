@@ -1,0 +1,276 @@
+//! Guessing the next tokens from the sequence's own text, to be verified in one step (prompt lookup).
+//!
+//! Where the last few tokens have occurred before, what followed them then is a draft. The step computes the draft's
+//! rows beside the row it computes anyway; every position is then drawn as usual, and the draft counts for as long as
+//! it is what was drawn. So the text is the same with and without, whatever the sampling: rows of generated tokens have
+//! the same bits in any company, and the sampler sees the same logits in the same order.
+//!
+//! Whether that pays is measured: the time of steps by their number of rows, and how often drafts come true.
+
+use std::ops::Range;
+
+use crate::TokenId;
+
+/// Tokens that must have occurred before.
+const MATCH: usize = 3;
+/// Longer agreement does not make a place better.
+const BEST_MATCH: usize = 8;
+/// Longest draft.
+pub(crate) const MAX_DRAFT: usize = 7;
+/// How far back is searched: the whole of it takes some tens of microseconds.
+const MAX_DISTANCE: usize = 32_768;
+/// Weight of the newest measurement.
+const NEWEST: f32 = 0.2;
+/// Gain in tokens a second below which a draft is not worth it.
+const LEAST_GAIN: f32 = 1.03;
+/// Longest pause after drafts that were wrong, in tokens.
+const LONGEST_PAUSE: u32 = 64;
+
+/// What a sequence has learnt about drafts from itself.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct PromptLookup {
+    /// How often a drafted token was right, of those that were looked at.
+    hit_rate: f32,
+    /// Tokens to go without a draft, and how many it will be after the next failure.
+    pause: u32,
+    next_pause: u32,
+}
+
+impl PromptLookup {
+    /// Hopeful.
+    pub(crate) fn new() -> Self {
+        Self {
+            hit_rate: 0.7,
+            pause: 0,
+            next_pause: 1,
+        }
+    }
+
+    /// The part of `ids` that is likely to follow them, at most `most` tokens, empty for none. `costs` says what a step takes
+    /// that has `n_rows` rows without the draft.
+    pub(crate) fn propose(
+        &mut self,
+        ids: &[TokenId],
+        most: usize,
+        costs: &StepCosts,
+        n_rows: usize,
+    ) -> Range<usize> {
+        if self.pause > 0 {
+            self.pause -= 1;
+            return 0..0;
+        }
+        if most == 0 {
+            return 0..0;
+        }
+        let n = costs.best_draft(n_rows, most.min(MAX_DRAFT), self.hit_rate);
+        if n == 0 {
+            // Texts change: look again later.
+            self.pause = LONGEST_PAUSE / 2;
+            self.hit_rate = self.hit_rate.max(0.5);
+            return 0..0;
+        }
+        let Some(start) = last_occurrence(ids) else {
+            return 0..0;
+        };
+        start..ids.len().min(start + n)
+    }
+
+    /// Of a draft of `n_drafted` tokens, `n_right` were drawn.
+    pub(crate) fn learn(&mut self, n_drafted: usize, n_right: usize) {
+        for i in 0..n_drafted.min(n_right + 1) {
+            let hit = if i < n_right { 1.0 } else { 0.0 };
+            self.hit_rate += NEWEST * (hit - self.hit_rate);
+        }
+        if n_right == 0 {
+            self.pause = self.next_pause;
+            self.next_pause = (2 * self.next_pause).min(LONGEST_PAUSE);
+        } else {
+            self.next_pause = 1;
+        }
+    }
+}
+
+/// Where the text went on after the place that agrees best with its end; the latest of equals.
+fn last_occurrence(ids: &[TokenId]) -> Option<usize> {
+    let n = ids.len();
+    let &[.., last] = ids else { return None };
+    let first = n.saturating_sub(MAX_DISTANCE);
+    let mut best = (MATCH - 1, None);
+    // A place right before the end would be a draft of what is the end.
+    for end in (first + 1..n).rev() {
+        if ids[end - 1] != last {
+            continue;
+        }
+        let before = &ids[first..end];
+        let agreement = before
+            .iter()
+            .rev()
+            .zip(ids.iter().rev())
+            .take(BEST_MATCH)
+            .take_while(|(a, b)| a == b)
+            .count();
+        if agreement > best.0 {
+            best = (agreement, Some(end));
+            if agreement == BEST_MATCH {
+                break;
+            }
+        }
+    }
+    best.1
+}
+
+/// Nanoseconds of a step by its rows of generated tokens; 0 while unknown. Steps with prompts do not count.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct StepCosts {
+    by_rows: [f32; StepCosts::MOST + 1],
+}
+
+impl StepCosts {
+    /// Rows beyond which nothing is drafted: a pass over the weights serves so many at once.
+    pub(crate) const MOST: usize = 8;
+    /// A guess: what a further row adds, as a share of the first.
+    const GUESS: f32 = 0.15;
+
+    pub(crate) fn new() -> Self {
+        Self {
+            by_rows: [0.0; Self::MOST + 1],
+        }
+    }
+
+    /// A step of `n_rows` rows took `step_ns`.
+    pub(crate) fn record(&mut self, n_rows: usize, step_ns: u64) {
+        if let Some(cost) = self.by_rows.get_mut(n_rows) {
+            let new = step_ns as f32;
+            *cost = if *cost == 0.0 {
+                new
+            } else {
+                // A step that was disturbed must not forbid drafts for long.
+                *cost + NEWEST * (new.min(4.0 * *cost) - *cost)
+            };
+        }
+    }
+
+    fn of(&self, n_rows: usize) -> f32 {
+        match self.by_rows[n_rows] {
+            0.0 => match self.by_rows[1] {
+                0.0 => 1.0 + Self::GUESS * (n_rows as f32 - 1.0),
+                one => one * (1.0 + Self::GUESS * (n_rows as f32 - 1.0)),
+            },
+            known => known,
+        }
+    }
+
+    /// The length of a draft that makes most tokens a second in a step of `n_rows` rows, if a drafted token is right at
+    /// `hit_rate`; 0 where none pays.
+    fn best_draft(&self, n_rows: usize, most: usize, hit_rate: f32) -> usize {
+        if n_rows == 0 || n_rows >= Self::MOST {
+            return 0;
+        }
+        let alone = self.of(n_rows);
+        let (mut best, mut best_gain) = (0, LEAST_GAIN);
+        let (mut expected, mut all_right) = (1.0, 1.0);
+        for n in 1..=most.min(Self::MOST - n_rows) {
+            all_right *= hit_rate;
+            expected += all_right;
+            let gain = expected * alone / self.of(n_rows + n);
+            if gain > best_gain {
+                (best, best_gain) = (n, gain);
+            }
+        }
+        best
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn cheap() -> StepCosts {
+        StepCosts::new()
+    }
+
+    #[test]
+    fn a_repeated_phrase_goes_on_as_it_did() {
+        let ids = [1, 2, 3, 4, 5, 9, 9, 1, 2, 3];
+        let draft = PromptLookup::new().propose(&ids, 2, &cheap(), 1);
+        assert_eq!(&ids[draft], [4, 5]);
+        // Two tokens in common are chance, and what never occurred has no continuation.
+        for ids in [&[7, 2, 3, 4, 8, 2, 3][..], &[1, 2, 3], &[1], &[]] {
+            assert!(PromptLookup::new().propose(ids, 4, &cheap(), 1).is_empty());
+        }
+    }
+
+    #[test]
+    fn the_longest_agreement_wins_then_the_latest() {
+        let ids = [5, 1, 2, 3, 10, 6, 1, 2, 3, 11, 7, 1, 2, 3, 12, 6, 1, 2, 3];
+        assert_eq!(ids[last_occurrence(&ids).unwrap()], 11);
+        let ids = [5, 1, 2, 3, 10, 6, 1, 2, 3, 11, 9, 1, 2, 3];
+        assert_eq!(ids[last_occurrence(&ids).unwrap()], 11);
+    }
+
+    #[test]
+    fn wrong_drafts_pause_longer_and_longer_and_a_right_one_ends_that() {
+        let ids = [1, 2, 3, 4, 1, 2, 3];
+        let mut lookup = PromptLookup::new();
+        let mut pauses = Vec::new();
+        for _ in 0..5 {
+            lookup.learn(1, 0);
+            let mut pause = 0;
+            while lookup.pause > 0 {
+                assert!(lookup.propose(&ids, 4, &cheap(), 1).is_empty());
+                pause += 1;
+            }
+            pauses.push(pause);
+        }
+        assert_eq!(pauses, [1, 2, 4, 8, 16]);
+        lookup.learn(4, 4);
+        lookup.learn(1, 0);
+        assert_eq!(lookup.pause, 1);
+    }
+
+    #[test]
+    fn drafts_are_as_long_as_they_pay() {
+        let mut costs = StepCosts::new();
+        for rows in 1..=StepCosts::MOST {
+            costs.record(rows, 1_000_000);
+        }
+        assert_eq!(
+            costs.best_draft(1, MAX_DRAFT, 0.9),
+            MAX_DRAFT,
+            "rows are free"
+        );
+        let mut costs = StepCosts::new();
+        for rows in 1..=StepCosts::MOST {
+            costs.record(rows, rows as u64 * 1_000_000);
+        }
+        assert_eq!(
+            costs.best_draft(1, MAX_DRAFT, 0.9),
+            0,
+            "rows cost what they bring"
+        );
+        assert_eq!(
+            costs.best_draft(StepCosts::MOST, MAX_DRAFT, 1.0),
+            0,
+            "the pass is full"
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn a_draft_is_a_part_of_the_text(
+            ids in prop::collection::vec(0u32..4, 0..200),
+            most in 0usize..12,
+            n_rows in 0usize..12,
+        ) {
+            let draft = PromptLookup::new().propose(&ids, most, &cheap(), n_rows);
+            prop_assert!(draft.end <= ids.len() && draft.len() <= most.min(MAX_DRAFT));
+            if !draft.is_empty() {
+                prop_assert!(draft.start >= MATCH);
+                prop_assert_eq!(&ids[draft.start - MATCH..draft.start], &ids[ids.len() - MATCH..]);
+                prop_assert!(n_rows + draft.len() <= StepCosts::MOST);
+            }
+        }
+    }
+}
