@@ -1,4 +1,4 @@
-"""Keys, challenges, endpoints and rates: what needs no network."""
+"""Keys, challenges and endpoints: what needs no network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ import pytest
 
 from rsllm.config import Config
 from rsllm.errors import OptionError, RegistryAuthError, RegistryError
-from rsllm.registry import rate
 from rsllm.registry.auth import Challenge, token_request
 from rsllm.registry.endpoints import Endpoint, endpoints
 from rsllm.registry.keys import Key, load_or_create
@@ -199,23 +198,3 @@ def test_blobs_may_have_addresses_of_their_own() -> None:
     digest = Digest.of(b"x")
     place = Endpoint("https://h", "a", "b").with_files({digest: "https://h/a/b/resolve/1/m.gguf"})
     assert place.blob(digest) == "https://h/a/b/resolve/1/m.gguf"
-
-
-# Rate
-
-
-def test_the_rate_is_that_of_the_last_seconds() -> None:
-    meter = rate.Rate()
-    assert meter.bytes_per_second is None
-    assert meter.seconds_left(10) is None
-    meter.update(500, now=0.0)  # what a resumed transfer had already
-    for second in range(1, 11):
-        meter.update(500 + 100 * second, now=float(second))
-    assert meter.bytes_per_second == 100.0
-    assert meter.seconds_left(2000) == 5.0
-    for second in range(11, 21):
-        meter.update(1500, now=float(second))
-    assert meter.bytes_per_second == 0.0
-    assert meter.seconds_left(2000) is None
-    meter.update(0, now=21.0)
-    assert meter.bytes_per_second is None
