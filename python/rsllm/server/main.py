@@ -52,7 +52,9 @@ def serve(
     address = address or Address.parse(settings.host)
     check_address(address, settings, allow_public=allow_public)
     with _logging(log_file, debug=settings.debug):
-        services = Services(settings, Models(Store.default()), RunnerPool.from_config(settings))
+        store = Store.default()
+        store.start(no_prune=settings.no_prune)
+        services = Services(settings, Models(store), RunnerPool.from_config(settings))
         rules = Rules(address.is_loopback, settings.origins, settings.api_key)
         app = create_app(services, rules=rules)
         server = _Server(

@@ -32,6 +32,7 @@ class Body:
         self._members = dict(members)
         self._by_lower = {name.lower(): name for name in reversed(list(members))}
         self._taken: set[str] = set()
+        self._known: set[str] = set()
 
     @classmethod
     def parse(cls, data: bytes) -> Body:
@@ -56,6 +57,7 @@ class Body:
 
     def take(self, *names: str) -> Any:
         """The value of a field, by the first of its names that is there; `None` where it is absent or null."""
+        self._known.update(names)
         for name in names:
             found = name if name in self._members else self._by_lower.get(name.lower())
             if found is not None:
@@ -106,7 +108,7 @@ class Body:
         import difflib
 
         said = []
-        known = sorted(self._taken)
+        known = sorted(self._known)
         for name in self._members:
             if name in self._taken:
                 continue
