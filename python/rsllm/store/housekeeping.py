@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rsllm.errors import DigestError, ReadOnlyStoreError
+from rsllm.errors import DigestError, StoreError
 from rsllm.store.adding import held_digests
 from rsllm.store.digest import Digest
 from rsllm.store.files import explained
@@ -49,7 +49,7 @@ class Pruned:
 
 
 def start(store: Store, *, no_prune: bool) -> Pruned:
-    """Bring old names up to date, then prune. A store that allows only reading is left as it is, and said to be."""
+    """Bring old names up to date, then prune. Never raises: what keeps it from its work is logged, and told."""
     if not store.root.is_dir():
         return Pruned()
     try:
@@ -57,7 +57,7 @@ def start(store: Store, *, no_prune: bool) -> Pruned:
         if no_prune:
             return Pruned(renamed=renamed, skipped="OLLAMA_NOPRUNE is set")
         pruned = replace(store.prune(dry_run=False), renamed=renamed)
-    except ReadOnlyStoreError as error:
+    except (StoreError, OSError) as error:  # models can be run all the same
         pruned = Pruned(skipped=str(error))
     if pruned.skipped:
         _log.warning("the store was not tidied: %s", pruned.skipped)
