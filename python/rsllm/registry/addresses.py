@@ -69,7 +69,7 @@ class AddressRules:
             where = f"{host}:{port}" if shown == host else f"{host}:{port} leads to {shown}, which"
             raise AddressRefusedError(
                 f"{where} is a private address and was refused",
-                hint=f"to allow it, let the server (or this program, without one) have RSLLM_PRIVATE_REGISTRIES={host}:{port}",
+                hint=f"to allow it, start the server with RSLLM_PRIVATE_REGISTRIES={host}:{port}",
             )
         return allowed
 
