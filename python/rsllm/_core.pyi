@@ -133,7 +133,8 @@ class Engine:
     def generate(self, ids: list[int], options: dict[str, Any]) -> Generation:
         """Queue one sequence. Options: max_tokens (None = until the context is full), temperature, top_k, top_p, min_p,
         typical_p, repeat_penalty, repeat_last_n, presence_penalty, frequency_penalty, seed (None = random), stop
-        (list of str), logprobs (int or None: how many alternatives), ignore_eos (bool), logit_bias (list of pairs of an
+        (list of str), logprobs (int or None: how many alternatives), ignore_eos (bool), max_draft (most tokens to guess
+        and verify at once), logit_bias (list of pairs of an
         id or a text and a number, or False for a ban), and one of schema (JSON text, or "json" for any object), regex
         and grammar (GBNF or Lark)."""
     def bench(self, *, prompt: int, generate: int, depth: int) -> dict[str, Any]:
@@ -142,7 +143,8 @@ class Engine:
         """float32 rows of embed_dim values, one a text (pooling mean, cls or last) or one a token (none)."""
     def metrics(self) -> dict[str, Any]:
         """As of the last step: waiting, running, started, ended, preempted, queue_ns, prefill_tokens, prefill_ns,
-        decode_tokens, decode_ns, cached_tokens, steps, batch_sizes (list of pairs: at most so many sequences, or None
+        decode_tokens, decode_ns, cached_tokens, drafted_tokens,
+        accepted_tokens, steps, batch_sizes (list of pairs: at most so many sequences, or None
         for any, and steps), pages, pages_free, pages_cached, page_len."""
     def close(self) -> None: ...
 
@@ -161,4 +163,4 @@ class Generation:
     def cancel(self) -> None: ...
     def stats(self) -> dict[str, Any]:
         """finish_reason (stop|length|cancelled|context|error), stop_text, seed, prompt_tokens, cached_tokens,
-        generated_tokens, queue_ns, prefill_ns, decode_ns, first_token_ns, total_ns."""
+        generated_tokens, drafted_tokens, accepted_tokens, queue_ns, prefill_ns, decode_ns, first_token_ns, total_ns."""

@@ -19,6 +19,7 @@ __all__ = ["OLLAMA_NAMES", "OPTIONS", "GenerateOptions", "Option", "parse_option
 MAX_TOKENS_LIMIT = 2**31 - 1  # token counts are 32-bit signed in every file format and peer
 SEED_LIMIT = 2**64 - 1
 TOP_LOGPROBS_LIMIT = 128
+MAX_DRAFT = 7  # a step verifies no more
 STOP_LIMIT = 256  # stop strings are searched for at each token
 
 
@@ -39,6 +40,7 @@ class GenerateOptions(TypedDict, total=False):
     stop: str | Iterable[str]
     logprobs: int | bool | None
     ignore_eos: bool
+    max_draft: int
     logit_bias: Mapping[int | str, float]
     schema: Any
     regex: str | None
@@ -350,6 +352,14 @@ _TABLE = (
         "True or False",
         _boolean,
         _parse_bool,
+    ),
+    Option(
+        "max_draft",
+        MAX_DRAFT,
+        "most tokens to guess from the text so far and verify at once; changes speed, not text",
+        f"a whole number from 0 to {MAX_DRAFT}",
+        _integer(0, MAX_DRAFT),
+        int,
     ),
     Option(
         "logit_bias",

@@ -98,6 +98,8 @@ _COUNTS = (
     "prompt_tokens",
     "cached_tokens",
     "generated_tokens",
+    "drafted_tokens",
+    "accepted_tokens",
     "queue_ns",
     "prefill_ns",
     "decode_ns",
@@ -118,6 +120,10 @@ class Stats:
     cached_tokens: int
     """Prompt tokens whose KV was already there; they were not computed again."""
     generated_tokens: int
+    drafted_tokens: int
+    """Tokens that were guessed from the text so far and verified beside others."""
+    accepted_tokens: int
+    """Those of them that came true; each saved a step."""
     queue_ns: int
     prefill_ns: int
     decode_ns: int

@@ -414,7 +414,9 @@ impl<M: Forward> Worker<M> {
         let metrics = &mut self.metrics;
         metrics.count_step(self.batch.parts().len());
         metrics.prefill_tokens += n_prefill as u64;
-        metrics.decode_tokens += n_decode as u64;
+        let n_drafted: usize = self.batch.parts().iter().map(|part| part.n_drafted).sum();
+        metrics.decode_tokens += (n_decode - n_drafted) as u64;
+        metrics.drafted_tokens += n_drafted as u64;
         let decode_ns = match (n_prefill, n_decode) {
             (0, _) => step_ns,
             (_, 0) => 0,
@@ -474,10 +476,16 @@ impl<M: Forward> Worker<M> {
             n_drawn += part.n_outputs;
             let live = &mut self.running[part.sequence];
             match catch(|| live.draw_all(logits, vocab_size)) {
-                Ok(None) if part.n_drafted > 0 => self.remember(part.sequence),
                 Ok(None) => (),
                 Ok(Some(reason)) => ended.push((part.sequence, Ok(reason))),
                 Err(error) => ended.push((part.sequence, Err(error))),
+            }
+            if part.n_drafted > 0 {
+                let n_evaluated = self.running[part.sequence].sequence.n_evaluated();
+                let n_right = (n_evaluated - part.first_index - 1) as u64;
+                self.metrics.accepted_tokens += n_right;
+                self.metrics.decode_tokens += n_right;
+                self.remember(part.sequence);
             }
         }
         ended.sort_by_key(|(i, _)| std::cmp::Reverse(*i));

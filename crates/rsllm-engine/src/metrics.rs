@@ -27,6 +27,10 @@ pub struct EngineMetrics {
     pub decode_ns: u64,
     /// Prompt tokens that were found in the prefix cache.
     pub cached_tokens: u64,
+    /// Tokens that were guessed and computed beside others.
+    pub drafted_tokens: u64,
+    /// Those of them that came true; they count as decoded too.
+    pub accepted_tokens: u64,
     /// Steps of the model.
     pub steps: u64,
     /// Steps by number of sequences; see [`BATCH_SIZES`].

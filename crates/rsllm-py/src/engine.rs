@@ -206,6 +206,8 @@ impl Engine {
         dict.set_item("decode_tokens", metrics.decode_tokens)?;
         dict.set_item("decode_ns", metrics.decode_ns)?;
         dict.set_item("cached_tokens", metrics.cached_tokens)?;
+        dict.set_item("drafted_tokens", metrics.drafted_tokens)?;
+        dict.set_item("accepted_tokens", metrics.accepted_tokens)?;
         dict.set_item("steps", metrics.steps)?;
         let sizes = BATCH_SIZES.map(|most| (most < usize::MAX).then_some(most));
         let batch_sizes: Vec<_> = sizes.into_iter().zip(metrics.batch_sizes).collect();
