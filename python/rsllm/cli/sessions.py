@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+import click
+
 from rsllm.cli.common import LOAD_OPTIONS, format_duration
 from rsllm.errors import OptionError, RsllmError
 from rsllm.options import OPTIONS, parse_option
@@ -197,7 +199,7 @@ class ServerSession:
             request["system"] = self.settings.system
         if self.settings.raw:
             request["raw"] = True
-        return self._follow(self._client.generate(request))
+        return self._follow(self._thoughtful(self._client.generate, request))
 
     def answer(self, message: str) -> Iterator[Chunk]:
         """The next turn; what came of it counts, also where it was interrupted."""
@@ -207,9 +209,10 @@ class ServerSession:
         system = self.settings.system
         turn = [*self._messages, {"role": "user", "content": message}]
         messages = [{"role": "system", "content": system}, *turn] if system else turn
+        request = {**self._request(), "messages": messages}
         said: list[str] = []
         try:
-            for chunk in self._follow(self._client.chat({**self._request(), "messages": messages})):
+            for chunk in self._follow(self._thoughtful(self._client.chat, request)):
                 if not chunk.thinking:
                     said.append(chunk)
                 yield chunk
@@ -305,6 +308,19 @@ class ServerSession:
             if value is not None:
                 request[name] = value
         return request
+
+    def _thoughtful(
+        self, ask: Callable[[dict[str, Any]], Iterator[dict[str, Any]]], request: dict[str, Any]
+    ) -> Iterator[dict[str, Any]]:
+        """What the server says; a model that does not think is asked without, and that is said."""
+        try:
+            yield from ask(request)
+        except RsllmError as error:
+            if not request.get("think") or "does not support thinking" not in str(error):
+                raise
+            click.echo(f'warning: model "{self.model}" does not support thinking output', err=True)
+            self.settings.think = None
+            yield from ask({name: value for name, value in request.items() if name != "think"})
 
     def _follow(self, events: Iterator[dict[str, Any]]) -> Iterator[Chunk]:
         self.timings, self.notes = [], []
