@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, mpsc};
 use std::time::Instant;
 
 use rsllm_gguf::Gguf;
+use rsllm_model::PAGE_LEN;
+use rsllm_tensor::KvType;
 use rsllm_tokenizer::Tokenizer;
 
 use crate::TokenId;
@@ -17,8 +19,10 @@ use crate::generation::Generation;
 use crate::load::{self, EngineInfo};
 use crate::metrics::{Board, EngineMetrics};
 use crate::options::{GenerateOptions, LoadOptions};
+use crate::prefixes::{RestoreJob, SaveJob, whole_pages};
 use crate::reply::Reply;
 use crate::sampling::{MAX_COUNT, OptionError, Sampler};
+use crate::saved::{SavedFor, SavedPrefix, fingerprint};
 use crate::stop::StopMatcher;
 use crate::thread::EngineThread;
 use crate::worker::{
@@ -39,6 +43,8 @@ pub struct Engine {
     /// `None` once closed, so that the file's memory goes with the model's.
     file: Mutex<Option<Arc<Gguf>>>,
     board: Board,
+    /// Of the file, for saved prefixes; made when first needed.
+    fingerprint: OnceLock<u64>,
     thread: EngineThread,
 }
 
@@ -75,6 +81,7 @@ impl Engine {
             end_tokens,
             file: Mutex::new(Some(file)),
             board,
+            fingerprint: OnceLock::new(),
             thread,
         }
     }
@@ -236,6 +243,65 @@ impl Engine {
                 normalise,
                 answer,
             })
+        })
+    }
+
+    /// The KV of the first whole pages of `ids`, computed where it is not known, as bytes for [`Engine::restore_prefix`]. What
+    /// is left of a page is not saved.
+    ///
+    /// # Errors
+    /// [`EngineError::ShortPrefix`] for less than a page.
+    pub fn save_prefix(&self, ids: &[TokenId]) -> Result<Reply<Vec<u8>>, EngineError> {
+        self.check_ids(ids)?;
+        let whole = whole_pages(ids).to_vec();
+        if whole.is_empty() {
+            return Err(EngineError::ShortPrefix {
+                n_tokens: ids.len(),
+                page_len: PAGE_LEN,
+            });
+        }
+        let target = self.saved_for()?;
+        self.send_exclusive(|answer| {
+            ExclusiveWork::Save(SaveJob {
+                ids: whole,
+                target,
+                answer,
+            })
+        })
+    }
+
+    /// Takes what [`Engine::save_prefix`] gave, of an engine of the same file and KV type, into the prefix cache, where new
+    /// sequences find it. Answers with its tokens. It does not wait for others, and goes like everything in the cache when
+    /// pages are needed.
+    pub fn restore_prefix(&self, bytes: Vec<u8>) -> Result<Reply<usize>, EngineError> {
+        let target = self.saved_for()?;
+        SavedPrefix::read(&bytes, target)?;
+        let (answer, received) = mpsc::channel();
+        let cancel = CancelHandle::new(Arc::clone(self.thread.control()));
+        self.thread.send(Command::Restore(RestoreJob {
+            bytes,
+            target,
+            answer,
+        }))?;
+        Ok(Reply::new(received, cancel))
+    }
+
+    /// What saved prefixes must agree with.
+    pub(crate) fn saved_for(&self) -> Result<SavedFor, EngineError> {
+        let model = match self.fingerprint.get() {
+            Some(&known) => known,
+            None => {
+                let model = fingerprint(&*self.file()?);
+                *self.fingerprint.get_or_init(|| model)
+            }
+        };
+        let kv_type = KvType::from_name(self.info.kv_type).expect("the name is that of a type");
+        Ok(SavedFor {
+            model,
+            kv_type: kv_type.ggml_type().id(),
+            kv_type_name: kv_type.name(),
+            vocab_size: self.info.vocab_size,
+            context: self.info.context,
         })
     }
 

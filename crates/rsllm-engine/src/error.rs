@@ -8,6 +8,7 @@ use rsllm_tokenizer::TokenizerError;
 use crate::TokenId;
 use crate::constraint::ConstraintError;
 use crate::sampling::{OptionError, SamplingError};
+use crate::saved::SavedPrefixError;
 
 /// One variant a cause. Errors of the crates below are passed on as they are.
 #[derive(Debug, thiserror::Error)]
@@ -38,6 +39,25 @@ pub enum EngineError {
         option: &'static str,
         /// Why not.
         source: ConstraintError,
+    },
+    /// A saved prefix that cannot be taken.
+    #[error(transparent)]
+    SavedPrefix(#[from] SavedPrefixError),
+    /// A prefix that is too short to be saved.
+    #[error("the prefix has {n_tokens} tokens; what is saved is whole pages of {page_len}")]
+    ShortPrefix {
+        /// Its tokens.
+        n_tokens: usize,
+        /// Tokens of a page.
+        page_len: usize,
+    },
+    /// A folder of saved prefixes that cannot be read or written.
+    #[error("cannot use {}", .path.display())]
+    PrefixFolder {
+        /// The file or folder.
+        path: std::path::PathBuf,
+        /// Why not.
+        source: std::io::Error,
     },
     /// The prompt is longer than the context.
     #[error("the prompt has {prompt_tokens} tokens, but the context has room for {context}")]
@@ -133,7 +153,9 @@ impl EngineError {
             Self::Option(error) => ErrorClass::Option { name: error.name },
             Self::Constraint { option, .. } => ErrorClass::Option { name: option },
             Self::ContextMemory { .. } => ErrorClass::Option { name: "context" },
-            Self::EmptyPrompt | Self::TokenOutOfRange { .. } => {
+            Self::SavedPrefix(_) => ErrorClass::Option { name: "prefix" },
+            Self::PrefixFolder { .. } => ErrorClass::Option { name: "folder" },
+            Self::EmptyPrompt | Self::ShortPrefix { .. } | Self::TokenOutOfRange { .. } => {
                 ErrorClass::Option { name: "prompt" }
             }
             &Self::ContextLength {

@@ -47,6 +47,10 @@ impl<M: Forward> Worker<M> {
                 let result = self.with_pages(|worker, pages| worker.bench(&job, pages));
                 let _ = job.answer.send(result);
             }
+            ExclusiveWork::Save(job) => {
+                let result = self.with_pages(|worker, pages| worker.save(&job, pages));
+                let _ = job.answer.send(result);
+            }
             ExclusiveWork::Embed(job) => {
                 let result = self.with_pages(|worker, pages| worker.embed(&job, pages));
                 let _ = job.answer.send(result);
@@ -195,6 +199,23 @@ impl<M: Forward> Worker<M> {
             all.extend(pool.finish(job.normalise));
         }
         Ok(all)
+    }
+
+    /// Computes the KV of `ids`, the tokens from `first_index` on, at most `max_rows`.
+    pub(crate) fn evaluate_rows(
+        &mut self,
+        phase: Phase,
+        first_index: usize,
+        ids: &[TokenId],
+        pages: &mut PageTable,
+    ) -> Result<(), EngineError> {
+        let chunk = Chunk {
+            phase,
+            first_index,
+            ids,
+            n_outputs: 0,
+        };
+        self.evaluate_chunk(chunk, pages, Output::Logits)
     }
 
     /// Leaves the rows of output in the front of `logits`. Positions from the chunk on are forgotten.

@@ -19,6 +19,12 @@ pub(crate) trait Forward {
     /// Copies the contents of the pages of `from` to those of `to`.
     fn copy_slot(&mut self, from: PageSlot, to: PageSlot) -> Result<(), ModelError>;
 
+    /// Appends the contents of the pages of `slot` to `dst`.
+    fn export_slot(&mut self, dst: &mut Vec<u8>, slot: PageSlot) -> Result<(), ModelError>;
+
+    /// Fills the pages of `slot` from exported bytes; returns those behind them.
+    fn import_slot<'a>(&mut self, slot: PageSlot, src: &'a [u8]) -> Result<&'a [u8], ModelError>;
+
     /// Evaluates `step`. Fails with an abort soon after `abort` is set; K and V of the step's rows are then undefined.
     fn forward(
         &mut self,

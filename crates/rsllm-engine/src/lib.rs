@@ -38,8 +38,12 @@ mod pages;
 mod prefix_cache;
 #[cfg(test)]
 mod prefix_cache_tests;
+mod prefixes;
 mod reply;
 pub mod sampling;
+mod saved;
+#[cfg(test)]
+mod saved_tests;
 mod scheduler;
 mod sequence;
 mod speculation;
@@ -65,4 +69,5 @@ pub use reply::Reply;
 pub use rsllm_cpu::Isa;
 pub use rsllm_tensor::KvType;
 pub use rsllm_tokenizer::TokenId;
+pub use saved::SavedPrefixError;
 pub use worker::BenchTimes;

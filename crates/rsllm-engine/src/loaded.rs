@@ -29,6 +29,14 @@ impl Forward for LoadedModel {
         self.model.copy_slot(from, to)
     }
 
+    fn export_slot(&mut self, dst: &mut Vec<u8>, slot: PageSlot) -> Result<(), ModelError> {
+        self.model.export_slot(dst, slot)
+    }
+
+    fn import_slot<'a>(&mut self, slot: PageSlot, src: &'a [u8]) -> Result<&'a [u8], ModelError> {
+        self.model.import_slot(slot, src)
+    }
+
     fn forward(
         &mut self,
         step: &Step<'_>,

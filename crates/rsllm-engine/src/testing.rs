@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use rsllm_gguf::{Gguf, GgufWriter};
-use rsllm_model::{ModelError, PAGE_LEN, PagePools, PageSlot, Step, StepInput, Wanted};
+use rsllm_model::{ModelError, NO_PAGE, PAGE_LEN, PagePools, PageSlot, Step, StepInput, Wanted};
 use rsllm_tokenizer::Tokenizer;
 
 use crate::TokenId;
@@ -182,6 +182,48 @@ impl Forward for ScriptedModel {
             self.window[to.window as usize] = self.window[from.window as usize];
         }
         Ok(())
+    }
+
+    fn export_slot(&mut self, dst: &mut Vec<u8>, slot: PageSlot) -> Result<(), ModelError> {
+        for (pages, page) in [(&self.full, slot.full), (&self.window, slot.window)] {
+            if page != NO_PAGE {
+                for written in pages[page as usize] {
+                    let (id, phase) = written.expect("only what was written is saved");
+                    dst.extend((id << 1 | TokenId::from(phase == Phase::Decode)).to_le_bytes());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn import_slot<'a>(
+        &mut self,
+        slot: PageSlot,
+        mut src: &'a [u8],
+    ) -> Result<&'a [u8], ModelError> {
+        for (pages, page) in [(&mut self.full, slot.full), (&mut self.window, slot.window)] {
+            if page == NO_PAGE {
+                continue;
+            }
+            let expected = 4 * PAGE_LEN;
+            let (bytes, rest) = src
+                .split_at_checked(expected)
+                .ok_or(ModelError::PageBytes {
+                    expected,
+                    found: src.len(),
+                })?;
+            for (written, bytes) in pages[page as usize].iter_mut().zip(bytes.chunks_exact(4)) {
+                let word = TokenId::from_le_bytes(bytes.try_into().unwrap());
+                let phase = if word & 1 == 1 {
+                    Phase::Decode
+                } else {
+                    Phase::Prefill
+                };
+                *written = Some((word >> 1, phase));
+            }
+            src = rest;
+        }
+        Ok(src)
     }
 
     fn forward(

@@ -26,6 +26,7 @@ use crate::generation::Event;
 use crate::metrics::{Board, EngineMetrics};
 use crate::pages::Pages;
 use crate::prefix_cache::PrefixCache;
+use crate::prefixes::{RestoreJob, SaveJob};
 use crate::sampling::Sampler;
 use crate::stop::StopMatcher;
 
@@ -33,6 +34,7 @@ use crate::stop::StopMatcher;
 pub(crate) enum Command {
     Generate(Box<GenerateJob>),
     Exclusive(ExclusiveJob),
+    Restore(RestoreJob),
 }
 
 /// Continue a prompt.
@@ -60,6 +62,7 @@ pub(crate) enum ExclusiveWork {
     Logits(LogitsJob),
     Bench(BenchJob),
     Embed(EmbedJob),
+    Save(SaveJob),
 }
 
 /// Compute the logits of every position.
@@ -186,10 +189,11 @@ impl<M: Forward> Worker<M> {
     }
 
     fn enqueue(&mut self, command: Command) {
-        self.waiting.push_back(match command {
-            Command::Generate(job) => Waiting::New(job),
-            Command::Exclusive(job) => Waiting::Exclusive(job),
-        });
+        match command {
+            Command::Generate(job) => self.waiting.push_back(Waiting::New(job)),
+            Command::Exclusive(job) => self.waiting.push_back(Waiting::Exclusive(job)),
+            Command::Restore(job) => self.restore(&job),
+        }
     }
 
     /// Publishes figures that are looked at next.
