@@ -29,7 +29,7 @@ _TEXT_BYTES = 2**20
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})\.gguf", re.IGNORECASE | re.ASCII)
 _PREFERRED = ("q4_k_m", "q4_k_s", "q4_0", "q8_0", "f16", "bf16")
 """What `latest` means where there is a choice: hf.co's own first choice, then its neighbours."""
-_TEXTS = ("template", "system", "params")
+_TEXTS = {"template": MediaType.TEMPLATE, "system": MediaType.SYSTEM, "params": MediaType.PARAMS}
 _REVISION = re.compile(r"[0-9a-f]{7,64}")
 
 
@@ -139,17 +139,18 @@ def _searched(stem: str, whole: bool) -> str:
     return (stem if whole else stem.rpartition("/")[2]).lower()
 
 
-async def texts(client: RegistryClient, place: Endpoint, found: Listing) -> dict[str, Any]:
-    """The files beside the model that say how to use it, in the keys of a request to create one."""
-    members: dict[str, Any] = {}
+async def texts(client: RegistryClient, place: Endpoint, found: Listing) -> dict[str, bytes]:
+    """The files beside the model that say how to use it, by the media types of their layers."""
+    layers: dict[str, bytes] = {}
     for path in found.texts:
-        url = found.address(place, path)
+        url, what = found.address(place, path), f"{path} of {place.namespace}/{place.model}"
         status, body = await client.read("GET", url, registry=place.site, limit=_TEXT_BYTES)
-        check_answer(status, body, f"{path} of {place.namespace}/{place.model}")
+        check_answer(status, body, what)
         try:
-            members["parameters" if path == "params" else path] = (
-                json.loads(body) if path == "params" else body.decode()
-            )
+            body.decode()
+            if path == "params" and not isinstance(json.loads(body), dict):
+                raise ValueError("it is no object")
         except (ValueError, RecursionError) as error:
-            raise RegistryError(f"{path} of {place.namespace}/{place.model} cannot be read: {error}") from None
-    return members
+            raise RegistryError(f"{what} cannot be read: {error}") from None
+        layers[_TEXTS[path]] = body
+    return layers

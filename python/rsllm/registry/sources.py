@@ -164,7 +164,7 @@ async def import_files(
             async with aclosing(_copy(adding, path, settings, blobs)) as steps:
                 async for step in steps:
                     yield step
-        async with aclosing(create_from(store, name, blobs, {})) as steps:
+        async with aclosing(create_from(store, adding, name, blobs, {}, settings)) as steps:
             async for step in steps:
                 yield step
     if len(blobs) > 1:

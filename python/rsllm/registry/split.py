@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
 
 from rsllm.errors import DownloadError, ModelNotFoundError
 from rsllm.registry import hub
@@ -27,7 +26,7 @@ async def pull_split(store: Store, source: Source, settings: RegistrySettings) -
     """
     yield Progress("the registry refuses split models: pulling the shards themselves")
     async with source.client() as client:
-        shards, members = await _ask(client, source)
+        shards, texts = await _ask(client, source)
     for note in source.notes:
         yield Progress(note)
     with store.adding() as adding:
@@ -37,19 +36,19 @@ async def pull_split(store: Store, source: Source, settings: RegistrySettings) -
                 yield step
         yield Progress("verifying sha256 digest")
         blobs = {shard.name: shard.digest for shard in shards}
-        async with aclosing(create_from(store, source.name, blobs, members)) as steps:
+        async with aclosing(create_from(store, adding, source.name, blobs, texts, settings)) as steps:
             async for step in steps:
                 yield step
     await asyncio.to_thread(store.remove_unused, [shard.digest for shard in shards])
 
 
-async def _ask(client: RegistryClient, source: Source) -> tuple[list[hub.Shard], dict[str, Any]]:
+async def _ask(client: RegistryClient, source: Source) -> tuple[list[hub.Shard], dict[str, bytes]]:
     """The shards and the texts beside them, from the first place that can tell; it becomes the source's first."""
     for number, place in enumerate(source.places):
         try:
             found = await hub.listing(client, place)
             shards = hub.choose(found, source.name.tag)
-            members = await hub.texts(client, place, found)
+            texts = await hub.texts(client, place, found)
         except (DownloadError, ModelNotFoundError) as error:
             if number + 1 == len(source.places):
                 raise
@@ -59,5 +58,5 @@ async def _ask(client: RegistryClient, source: Source) -> tuple[list[hub.Shard],
             other.with_files({shard.digest: found.address(other, shard.path) for shard in shards})
             for other in source.places[number:]
         ]
-        return shards, members
+        return shards, texts
     raise AssertionError("the last place answers or raises")
