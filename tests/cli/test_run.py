@@ -77,6 +77,7 @@ def test_options_reach_the_engine(rsllm_command: Run, model_file: str, core: Any
         "stop": ["a", "b"],
         "logprobs": None,
         "ignore_eos": True,
+        "max_draft": 7,
         "logit_bias": [],
         "schema": None,
         "regex": None,

@@ -182,6 +182,7 @@ _SAMPLING: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     "repeat_last_n": ("repeat_last_n", _integer),
     "stop": ("stop", _texts),
     "ignore_eos": ("ignore_eos", _flag),
+    "max_draft": ("max_draft", _integer),
     "logit_bias": ("logit_bias", _biases),
     "regex": ("regex", _text),
     "grammar": ("grammar", _text),

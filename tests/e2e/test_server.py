@@ -1,0 +1,185 @@
+"""The server with a real model: over HTTP, by the command line, and by Ollama's own client."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+import venv
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from rsllm.store.manifest import Layer, Manifest, MediaType
+from rsllm.store.name import ModelName
+from rsllm.store.store import Store
+from tests.support import assets
+
+pytestmark = [pytest.mark.real_model, pytest.mark.timeout(180)]
+
+ROOT = Path(__file__).parents[2]
+GREEDY = {"temperature": 0, "num_predict": 12, "num_ctx": 1024}
+OLLAMA_CLIENT = "ollama==0.6.3"
+
+
+@pytest.fixture(scope="module")
+def place(smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """An environment with SmolLM2 in its store as `smollm2`, and an address of its own."""
+    home = tmp_path_factory.mktemp("home")
+    store = Store(home / "models")
+    weights = Layer(MediaType.MODEL, *store.add_blob(smollm2_path))
+    described = {"model_format": "gguf", "model_family": "llama", "model_type": "134.52M", "file_type": "Q4_1"}
+    config = Layer(MediaType.CONFIG, *store.add_blob([json.dumps(described).encode()]))
+    store.write_manifest(ModelName.parse("smollm2"), Manifest.build(config, [weights]).raw)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port = listener.getsockname()[1]
+    return {
+        **os.environ,
+        "HOME": str(home),
+        "OLLAMA_MODELS": str(home / "models"),
+        "OLLAMA_HOST": f"127.0.0.1:{port}",
+        "RSLLM_STATE": str(home / "state"),
+        "RSLLM_SERVER": "never",
+    }
+
+
+@pytest.fixture(scope="module")
+def server(place: dict[str, str]) -> Iterator[str]:
+    """`rsllm serve`; its address."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rsllm", "serve"],
+        stdin=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=ROOT,
+        env=place,
+    )
+    url = f"http://{place['OLLAMA_HOST']}"
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            httpx2.get(url)
+            break
+        except httpx2.ConnectError:
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.05)
+    yield url
+    process.terminate()
+    assert process.wait(60) == 0
+
+
+def ask(url: str, route: str, **body: Any) -> Any:
+    response = httpx2.post(f"{url}/api/{route}", json={"model": "smollm2", "stream": False, **body}, timeout=120)
+    assert response.status_code == 200, response.text
+    return response.json()
+
+
+def test_generate_and_chat(server: str) -> None:
+    question = "What is the capital of France?"
+    first = ask(server, "generate", prompt=question, options=GREEDY)
+    assert "Paris" in first["response"]
+    second = ask(server, "chat", messages=[{"role": "user", "content": question}], options=GREEDY)
+    assert second["message"]["content"] == first["response"]
+    assert second["cached_tokens"] > 0
+    raw = ask(server, "generate", prompt="The capital of France is", raw=True, options=GREEDY)
+    assert "Paris" in raw["response"]
+
+
+def test_lines_joined_are_the_whole(server: str) -> None:
+    body = {"model": "smollm2", "prompt": "Count to ten.", "options": GREEDY}
+    with httpx2.stream("POST", f"{server}/api/generate", json=body, timeout=120) as response:
+        events = [json.loads(line) for line in response.iter_lines()]
+    whole = ask(server, "generate", prompt="Count to ten.", options=GREEDY)
+    assert "".join(event["response"] for event in events) == whole["response"]
+    assert events[-1]["eval_count"] == whole["eval_count"] == 12
+
+
+def test_a_schema_is_obeyed(server: str) -> None:
+    schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
+    reply = ask(
+        server, "generate", prompt="How old is Ann? She is 7.", format=schema, options={**GREEDY, "num_predict": 40}
+    )
+    assert isinstance(json.loads(reply["response"])["age"], int)
+
+
+def test_a_conversation_longer_than_the_context_is_cut_and_said(server: str) -> None:
+    messages = [{"role": ("user", "assistant")[i % 2], "content": f"word{i} " * 60} for i in range(31)]
+    reply = ask(server, "chat", messages=messages, options=GREEDY | {"num_ctx": 8192, "num_predict": 1})
+    assert "warnings" not in reply
+    messages = [{"role": ("user", "assistant")[i % 2], "content": f"word{i} " * 600} for i in range(31)]
+    reply = ask(server, "chat", messages=messages, options=GREEDY | {"num_predict": 1})
+    assert "oldest messages were dropped" in reply["warnings"][0]
+    assert reply["prompt_eval_count"] < 8192
+
+
+def test_the_command_line_asks_it(server: str, place: dict[str, str]) -> None:
+    def rsllm(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", "rsllm", *arguments],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            cwd=ROOT,
+            env=place,
+            timeout=120,
+        )
+
+    run = rsllm("run", "smollm2", "What is the capital of France?", "--temperature", "0", "--num-predict", "12")
+    assert "Paris" in run.stdout, run.stderr
+    assert run.stderr == ""
+    assert rsllm("ps").stdout.splitlines()[1].startswith("smollm2:latest")
+    assert "134.52M" in httpx2.get(f"{server}/api/tags").text
+    assert rsllm("stop", "smollm2").returncode == 0
+
+
+def test_ollamas_own_client(server: str, place: dict[str, str]) -> None:
+    script = """
+        import json, ollama
+        options = {"temperature": 0, "num_predict": 8, "num_ctx": 1024}
+        out = {}
+        out["models"] = [model.model for model in ollama.list().models]
+        reply = ollama.chat("smollm2", [{"role": "user", "content": "What is the capital of France?"}], options=options)
+        out["chat"] = reply.message.content
+        chunks = list(ollama.chat("smollm2", [{"role": "user", "content": "hi"}], stream=True, options=options))
+        out["chunks"] = [len(chunks) > 1, chunks[-1].done, chunks[-1].eval_count]
+        out["generate"] = ollama.generate("smollm2", "The capital of France is", raw=True, options=options).response
+        out["show"] = ollama.show("smollm2").modelinfo["general.architecture"]
+        out["running"] = [model.model for model in ollama.ps().models]
+        ollama.copy("smollm2", "alias")
+        ollama.delete("alias")
+        try:
+            ollama.chat("nosuch", [])
+        except ollama.ResponseError as error:
+            out["error"] = [error.status_code, error.error]
+        print(json.dumps(out))
+    """
+    done = subprocess.run(
+        [client_python(), "-c", textwrap.dedent(script)], capture_output=True, text=True, env=place, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    out = json.loads(done.stdout)
+    assert out["models"] == out["running"] == ["smollm2:latest"]
+    assert "Paris" in out["chat"] and "Paris" in out["generate"]
+    assert out["chunks"] == [True, True, 8]
+    assert out["show"] == "llama"
+    assert out["error"] == [404, "model 'nosuch:latest' not found"]
+
+
+def client_python() -> str:
+    """The interpreter of an environment with Ollama's client, made once in the cache of the tests."""
+    folder = assets.cache_dir() / f"client-{OLLAMA_CLIENT.replace('==', '-')}"
+    python = folder / "bin" / "python"
+    if not (folder / "complete").exists():
+        venv.create(folder, with_pip=True, clear=True)
+        subprocess.run(
+            [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", OLLAMA_CLIENT], check=True
+        )
+        (folder / "complete").touch()
+    return str(python)
