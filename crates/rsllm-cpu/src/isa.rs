@@ -13,11 +13,13 @@ pub enum Isa {
     Avx2,
     /// AVX-512 F, BW, DQ, VL, VBMI and VNNI (Ice Lake, Zen 4 and later).
     Avx512,
+    /// AVX-512 and AMX-BF16 tiles (Sapphire Rapids and later), where the system permits their use.
+    Amx,
 }
 
 impl Isa {
     /// Every instruction set, slowest first.
-    pub const ALL: [Self; 3] = [Self::Scalar, Self::Avx2, Self::Avx512];
+    pub const ALL: [Self; 4] = [Self::Scalar, Self::Avx2, Self::Avx512, Self::Amx];
 
     /// Name as users type it.
     pub fn name(self) -> &'static str {
@@ -25,6 +27,7 @@ impl Isa {
             Self::Scalar => "scalar",
             Self::Avx2 => "avx2",
             Self::Avx512 => "avx512",
+            Self::Amx => "amx",
         }
     }
 
@@ -48,6 +51,20 @@ impl Isa {
                 "avx512vl",
                 "avx512vbmi",
                 "avx512vnni",
+            ],
+            Self::Amx => &[
+                "avx2",
+                "fma",
+                "f16c",
+                "avx512f",
+                "avx512bw",
+                "avx512dq",
+                "avx512vl",
+                "avx512vbmi",
+                "avx512vnni",
+                "avx512bf16",
+                "amx-bf16",
+                "amx-permitted",
             ],
         }
     }
@@ -109,6 +126,8 @@ pub fn cpu_features() -> Vec<(&'static str, bool)> {
             "avx512fp16",
             std::arch::is_x86_feature_detected!("avx512fp16"),
         ),
+        ("amx-bf16", amx::has_bf16()),
+        ("amx-permitted", amx::is_permitted()),
     ]
 }
 
@@ -116,6 +135,76 @@ pub fn cpu_features() -> Vec<(&'static str, bool)> {
 #[cfg(not(target_arch = "x86_64"))]
 pub fn cpu_features() -> Vec<(&'static str, bool)> {
     Vec::new()
+}
+
+/// Whether tiles can be used. Stable Rust has no name for these features, so the processor and the system are asked here.
+#[cfg(target_arch = "x86_64")]
+#[expect(unsafe_code, reason = "two instructions without a safe form")]
+mod amx {
+    use std::arch::asm;
+    use std::arch::x86_64::{__cpuid, __cpuid_count};
+    use std::sync::OnceLock;
+
+    /// Tiles and their bf16 product, by CPUID leaf 7, and the system saves both parts of their state, by XCR0.
+    pub(super) fn has_bf16() -> bool {
+        const BF16: u32 = 1 << 22;
+        const TILE: u32 = 1 << 24;
+        const OSXSAVE: u32 = 1 << 27;
+        const TILE_STATE: u32 = 0b11 << 17;
+        // SAFETY: every processor of this architecture that Rust supports has CPUID.
+        #[allow(
+            unused_unsafe,
+            reason = "later versions of Rust than the oldest supported one declare CPUID safe"
+        )]
+        let (features, system) = unsafe {
+            if __cpuid(0).eax < 7 {
+                return false;
+            }
+            (__cpuid_count(7, 0).edx, __cpuid(1).ecx)
+        };
+        if features & (BF16 | TILE) != BF16 | TILE || system & OSXSAVE == 0 {
+            return false;
+        }
+        let state: u32;
+        // SAFETY: OSXSAVE says that XGETBV may be used.
+        unsafe {
+            asm!("xgetbv", in("ecx") 0, out("eax") state, out("edx") _, options(nostack, nomem));
+        }
+        state & TILE_STATE == TILE_STATE
+    }
+
+    /// The system's permission for the process to use tile data. Asked for once; it is refused while a thread has an alternate
+    /// signal stack too small for the tiles.
+    pub(super) fn is_permitted() -> bool {
+        static PERMITTED: OnceLock<bool> = OnceLock::new();
+        *PERMITTED.get_or_init(|| has_bf16() && request())
+    }
+
+    #[cfg(target_os = "linux")]
+    fn request() -> bool {
+        const ARCH_PRCTL: isize = 158;
+        const ARCH_REQ_XCOMP_PERM: usize = 0x1023;
+        const XFEATURE_XTILEDATA: usize = 18;
+        let result: isize;
+        // SAFETY: a system call that reads no memory; the instruction clobbers rcx and r11.
+        unsafe {
+            asm!(
+                "syscall",
+                inlateout("rax") ARCH_PRCTL => result,
+                in("rdi") ARCH_REQ_XCOMP_PERM,
+                in("rsi") XFEATURE_XTILEDATA,
+                out("rcx") _,
+                out("r11") _,
+                options(nostack),
+            );
+        }
+        result == 0
+    }
+
+    #[cfg(not(target_os = "linux"))]
+    fn request() -> bool {
+        false
+    }
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@ mod moe;
 mod ops;
 mod step_state;
 mod threads;
+mod tiles;
 mod weight;
 
 pub use backend::CpuBackend;

@@ -5,6 +5,8 @@
 //! activations were packed tokens-in-lanes. In both a (row, token) result is summed over K in one fixed order, so it
 //! does not depend on the number of tokens, threads or on the cut into panels.
 
+mod tiles;
+
 use std::ops::Range;
 
 use rsllm_quant::ActivationBlock;
@@ -13,6 +15,7 @@ use rsllm_tensor::{BackendError, Op};
 use crate::kernels::{Dot, Kernels, Prepared};
 use crate::memory::{Aligned, Allocator};
 use crate::threads::{SharedSlice, ThreadPool, WorkerPanicked};
+use crate::tiles::TileScratch;
 use crate::weight::CpuWeight;
 
 /// Values of K that one unpacked panel covers: 48 rows of it fill an L1 cache, the tokens' part stays in L2.
@@ -36,15 +39,15 @@ pub(crate) struct Target<'a> {
 }
 
 /// A target whose destination several threads write to.
-struct Output<'a> {
-    dst: SharedSlice<'a, f32>,
-    weight: &'a CpuWeight,
-    matrix: usize,
-    bias: Option<&'a [f32]>,
+pub(crate) struct Output<'a> {
+    pub(crate) dst: SharedSlice<'a, f32>,
+    pub(crate) weight: &'a CpuWeight,
+    pub(crate) matrix: usize,
+    pub(crate) bias: Option<&'a [f32]>,
 }
 
 impl<'a> Output<'a> {
-    fn new<'t: 'a>(target: &'a mut Target<'t>) -> Self {
+    pub(crate) fn new<'t: 'a>(target: &'a mut Target<'t>) -> Self {
         Self {
             dst: SharedSlice::new(target.dst),
             weight: target.weight,
@@ -62,6 +65,11 @@ pub(crate) struct MatmulScratch {
     packed: Aligned<f32>,
     /// Per thread: unpacked panel, then accumulators.
     threads: Vec<ThreadScratch>,
+    /// For kernels on tiles.
+    tiles: Option<tiles::TileScratch>,
+    /// For the product on tiles; empty without a tile unit.
+    pub(crate) tile_packed: Aligned<u16>,
+    pub(crate) tiles: Vec<TileScratch>,
 }
 
 struct ThreadScratch {
@@ -112,6 +120,24 @@ impl MatmulScratch {
             )?,
             packed: Aligned::new(allocator, "packed activations", padded_rows * max_row_len)?,
             threads,
+            tiles: kernels
+                .tiles
+                .map(|_| tiles::TileScratch::new(allocator, n_threads, max_rows, max_row_len))
+                .transpose()?,
+            tile_packed: Aligned::new(
+                allocator,
+                "packed activations",
+                match kernels.tiles {
+                    Some(_) => TileScratch::packed_len(max_rows, max_row_len),
+                    None => 0,
+                },
+            )?,
+            tiles: match kernels.tiles {
+                Some(_) => (0..n_threads)
+                    .map(|_| TileScratch::new(allocator, max_rows))
+                    .collect::<Result<_, _>>()?,
+                None => Vec::new(),
+            },
         })
     }
 }
@@ -153,8 +179,19 @@ impl Matmul<'_> {
             )?;
         }
         if n_prefill > 0 {
-            self.prefill(targets, &x[..n_prefill * row_len], n_prefill)
+            // A product's path is its weight's own, whatever company it has in the group.
+            for targets in
+                targets.chunk_by_mut(|a, b| a.weight.takes_tiles() == b.weight.takes_tiles())
+            {
+                let x = &x[..n_prefill * row_len];
+                match self.kernels.tiles {
+                    Some(tiles) if targets[0].weight.takes_tiles() => {
+                        self.prefill_tiles(tiles, targets, x, n_prefill)
+                    }
+                    _ => self.prefill(targets, x, n_prefill),
+                }
                 .map_err(worker_panicked)?;
+            }
         }
         if n_prefill < n_rows {
             self.decode(targets, &x[n_prefill * row_len..], n_prefill..n_rows)
@@ -222,6 +259,10 @@ impl Matmul<'_> {
         n_tokens: usize,
     ) -> Result<(), WorkerPanicked> {
         let kernels = self.kernels;
+        let targets = tiles::prefill(kernels, self.pool, self.scratch, targets, x, n_tokens)?;
+        if targets.is_empty() {
+            return Ok(());
+        }
         let row_len = targets[0].weight.row_len;
         let lanes = kernels.gemm_columns;
         let n_panels = n_tokens.div_ceil(lanes);
@@ -412,10 +453,10 @@ fn write_panel(
 }
 
 /// The cut of a group of products into pieces of rows; piece numbers run over all targets.
-struct Pieces {
+pub(crate) struct Pieces {
     /// Per target: first piece, rows a piece, rows.
     targets: Vec4<(usize, usize, usize)>,
-    total: usize,
+    pub(crate) total: usize,
 }
 
 impl Pieces {
@@ -427,7 +468,7 @@ impl Pieces {
         })
     }
 
-    fn with_rows(targets: &[Target<'_>], piece_rows: usize) -> Self {
+    pub(crate) fn with_rows(targets: &[Target<'_>], piece_rows: usize) -> Self {
         Self::build(targets, |_| piece_rows)
     }
 
@@ -444,7 +485,7 @@ impl Pieces {
     }
 
     /// Target and rows of a piece.
-    fn get(&self, piece: usize) -> (usize, Range<usize>) {
+    pub(crate) fn get(&self, piece: usize) -> (usize, Range<usize>) {
         let target = self
             .targets
             .iter()
@@ -457,13 +498,13 @@ impl Pieces {
 }
 
 /// Up to four values on the stack: a group has no more products, and the token loop must not allocate.
-struct Vec4<T> {
+pub(crate) struct Vec4<T> {
     items: [Option<T>; 4],
     len: usize,
 }
 
 impl<T> Vec4<T> {
-    fn get(&self, index: usize) -> &T {
+    pub(crate) fn get(&self, index: usize) -> &T {
         self.items[index].as_ref().expect("index below len")
     }
 

@@ -3,7 +3,7 @@
 use rsllm_quant::GgmlType;
 use rsllm_tensor::{BackendError, Op, SharedBytes, WeightSource};
 
-use crate::kernels::{Dot, Kernels, Unpack};
+use crate::kernels::{Dot, Kernels, Unpack, UnpackTiles};
 
 /// A bound weight with the kernels for its type, looked up once.
 pub struct CpuWeight {
@@ -17,6 +17,8 @@ pub struct CpuWeight {
     pub(crate) row_bytes: usize,
     pub(crate) dot: Dot,
     pub(crate) unpack: Unpack,
+    /// For the product on tiles, where the type takes it.
+    pub(crate) unpack_tiles: Option<UnpackTiles>,
     /// One part with all matrices, or one a matrix.
     parts: Vec<SharedBytes>,
     /// The values when this is a vector (norm weight, bias).
@@ -75,9 +77,15 @@ impl CpuWeight {
             row_bytes,
             dot,
             unpack,
+            unpack_tiles: kernels.tiles.and_then(|tiles| (tiles.unpack)(ty)),
             parts,
             vector,
         })
+    }
+
+    /// Whether prefill rows meet it on the tile unit, rounded to bf16.
+    pub(crate) fn takes_tiles(&self) -> bool {
+        self.unpack_tiles.is_some()
     }
 
     /// Packed rows `start..end` of matrix `matrix`.

@@ -96,6 +96,37 @@ impl Attend {
     pub(crate) const MAX_HEAD_DIM: usize = 256;
 }
 
+/// Values of a tile of bf16: 16 rows of 32 values, or 16 pairs of values of 16 tokens.
+pub(crate) const TILE: usize = 512;
+/// Values of a tile of results: 16 rows of 16 tokens.
+pub(crate) const TILE_F32: usize = 256;
+
+/// Packed values of a row to bf16, rounded to nearest: value `v` goes to `tiles[v / 32 * TILE + v % 32]`, so the row is one
+/// row of every tile. The last tile's part beyond the values is left alone, up to the next multiple of 16.
+///
+/// # Safety
+/// The processor has the features of the table.
+pub(crate) type UnpackTiles = unsafe fn(&[u8], &mut [u16]);
+
+/// The prefill product on a tile unit. Between [`Tiles::configure`] and [`Tiles::release`], which every thread calls, tiles
+/// must not be used by anybody else.
+///
+/// # Safety
+/// Of every field: the processor has the features of the table, and the system has permitted the use of tiles.
+pub(crate) struct Tiles {
+    /// `None` for types that take the f32 product.
+    pub(crate) unpack: fn(GgmlType) -> Option<UnpackTiles>,
+    pub(crate) configure: unsafe fn(),
+    pub(crate) release: unsafe fn(),
+    /// `(rows, tile)`: values of at most 16 tokens, 32 each or fewer, to one right-hand tile; the rest is zero.
+    pub(crate) pack: unsafe fn(&[&[f32]], &mut [u16]),
+    /// `(a, b, c, accumulate)`: `c` `[group of tokens][2][TILE_F32]` is the product of `a` `[2][k tile][TILE]` and `b`
+    /// `[group of tokens][k tile][TILE]`, or is increased by it.
+    pub(crate) multiply: unsafe fn(&[u16], &[u16], &mut [f32], bool),
+    /// A result tile to `[16 tokens][16 rows]`.
+    pub(crate) transpose: unsafe fn(&mut [f32]),
+}
+
 /// Quantise f32 activations; must equal `rsllm_quant::quantize_activations` bit for bit.
 ///
 /// # Safety
@@ -138,6 +169,8 @@ pub struct Kernels {
     /// Tokens that one call of `gemm` works on.
     pub(crate) gemm_columns: usize,
     pub(crate) gemm: Gemm,
+    /// Where there is a tile unit.
+    pub(crate) tiles: Option<&'static Tiles>,
     pub(crate) attend_f32: Option<Attend>,
     pub(crate) attend_f16: Option<Attend>,
     pub(crate) attend_bf16: Option<Attend>,
@@ -165,8 +198,10 @@ impl Kernels {
             Isa::Avx2 => Some(&x86_64::avx2::AVX2),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => Some(&x86_64::avx512::AVX512),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Amx => Some(&x86_64::amx::AMX),
             #[cfg(not(target_arch = "x86_64"))]
-            Isa::Avx2 | Isa::Avx512 => None,
+            Isa::Avx2 | Isa::Avx512 | Isa::Amx => None,
         }
     }
 

@@ -41,6 +41,7 @@ pub(crate) const SCALAR: Kernels = Kernels {
     quantize_activations,
     gemm_columns: GEMM_COLUMNS,
     gemm,
+    tiles: None,
     attend_f32: None,
     attend_f16: None,
     attend_bf16: None,

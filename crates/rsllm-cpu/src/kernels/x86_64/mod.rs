@@ -7,5 +7,6 @@
     )
 )]
 
+pub(crate) mod amx;
 pub(crate) mod avx2;
 pub(crate) mod avx512;

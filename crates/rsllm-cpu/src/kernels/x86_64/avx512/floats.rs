@@ -41,6 +41,38 @@ pub(super) fn unpack_bf16(blocks: &[u8], out: &mut [f32]) {
     unpack::<32>(blocks, out, |bytes| widen_bf16(bytes));
 }
 
+/// Calls `put` with the place and the values of each sixteen; the last ones are filled up with zeros.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(in crate::kernels::x86_64) fn each_f16(row: &[u8], put: impl FnMut(usize, __m512)) {
+    each::<32>(row, |bytes| _mm512_cvtph_ps(load256::<0, _>(bytes)), put);
+}
+
+/// As [`each_f16`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(in crate::kernels::x86_64) fn each_bf16(row: &[u8], put: impl FnMut(usize, __m512)) {
+    each::<32>(row, |bytes| widen_bf16(bytes), put);
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn each<const BYTES: usize>(
+    row: &[u8],
+    load: impl Fn(&[u8; BYTES]) -> __m512,
+    mut put: impl FnMut(usize, __m512),
+) {
+    let (row, tail) = row.as_chunks::<BYTES>();
+    for (i, bytes) in row.iter().enumerate() {
+        put(16 * i, load(bytes));
+    }
+    if !tail.is_empty() {
+        let mut padded = [0; BYTES];
+        padded[..tail.len()].copy_from_slice(tail);
+        put(16 * row.len(), load(&padded));
+    }
+}
+
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(super) fn widen_bf16(bytes: &[u8; 32]) -> __m512 {

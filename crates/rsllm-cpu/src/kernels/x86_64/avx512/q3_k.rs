@@ -10,7 +10,7 @@ use super::dot::{Activations, Call, Weights, dot_rows, lanes_of_16, quads};
 use super::q2_k::two_bits;
 use super::q6_k::broadcast_half;
 use super::simd::load256;
-use super::unpack::{IN_ORDER, unpack_units};
+use super::unpack::{IN_ORDER, each_unit, unpack_units};
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(super) fn dot(
@@ -39,6 +39,13 @@ pub(super) fn dot(
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(super) fn unpack(blocks: &[u8], out: &mut [f32]) {
     unpack_units::<BlockQ3K, 16, OFFSET, 0>(blocks, out, &IN_ORDER, |unit| load(unit));
+}
+
+/// Calls `put` with the place and the values of each sixteen.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(in crate::kernels::x86_64) fn each(blocks: &[u8], put: impl FnMut(usize, __m512)) {
+    each_unit::<BlockQ3K, 16, OFFSET, 0>(blocks, &IN_ORDER, |unit| load(unit), put);
 }
 
 /// What a code with its high bit is above its value.

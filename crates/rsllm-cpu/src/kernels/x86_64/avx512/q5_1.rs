@@ -1,5 +1,7 @@
 //! Q5_1: Q5_0 with a minimum.
 
+use std::arch::x86_64::*;
+
 use rsllm_quant::{ActivationBlock, BlockQ5_1};
 
 use crate::kernels::Prepared;
@@ -8,7 +10,7 @@ use super::dot::{Activations, Call, Weights, dot_rows, lanes_of_32, octets};
 use super::halves;
 use super::q5_0::five_bits;
 use super::simd::load512;
-use super::unpack::{IN_ORDER, unpack_units};
+use super::unpack::{IN_ORDER, each_unit, unpack_units};
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(super) fn dot(
@@ -37,6 +39,13 @@ pub(super) fn dot(
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(super) fn unpack(blocks: &[u8], out: &mut [f32]) {
     unpack_units::<[BlockQ5_1; 8], 32, 0, 1>(blocks, out, &IN_ORDER, |unit| load(unit));
+}
+
+/// Calls `put` with the place and the values of each sixteen.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(in crate::kernels::x86_64) fn each(blocks: &[u8], put: impl FnMut(usize, __m512)) {
+    each_unit::<[BlockQ5_1; 8], 32, 0, 1>(blocks, &IN_ORDER, |unit| load(unit), put);
 }
 
 const SCALES: halves::Places<3> = halves::Places::new(size_of::<BlockQ5_1>(), 1, [0, 72, 128]);

@@ -37,7 +37,7 @@ pub(super) fn load128<const AT: usize, T: Pod>(src: &T) -> __m128i {
 /// 64 bytes to `dst`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(super) fn store512<T: Pod>(dst: &mut T, value: __m512i) {
+pub(in crate::kernels::x86_64) fn store512<T: Pod>(dst: &mut T, value: __m512i) {
     const { assert!(size_of::<T>() == 64) };
     // SAFETY: `dst` is 64 bytes long, by the line above; `storeu` has no alignment duty.
     unsafe { _mm512_storeu_si512(std::ptr::from_mut(dst).cast(), value) }
@@ -45,14 +45,14 @@ pub(super) fn store512<T: Pod>(dst: &mut T, value: __m512i) {
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(super) fn load_f32(src: &[f32; 16]) -> __m512 {
+pub(in crate::kernels::x86_64) fn load_f32(src: &[f32; 16]) -> __m512 {
     // SAFETY: `src` is 64 bytes long; `loadu` has no alignment duty.
     unsafe { _mm512_loadu_ps(src.as_ptr()) }
 }
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(super) fn store_f32(dst: &mut [f32; 16], values: __m512) {
+pub(in crate::kernels::x86_64) fn store_f32(dst: &mut [f32; 16], values: __m512) {
     // SAFETY: `dst` is 64 bytes long; `storeu` has no alignment duty.
     unsafe { _mm512_storeu_ps(dst.as_mut_ptr(), values) }
 }

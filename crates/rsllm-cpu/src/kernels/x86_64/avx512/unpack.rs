@@ -33,22 +33,45 @@ pub(super) fn unpack_units<U: Pod, const GROUP: usize, const OFFSET: i32, const 
     places: &[[Place; 4]; 4],
     load: impl Fn(&U) -> Weights + Copy,
 ) {
-    let n_units = blocks.len() / size_of::<U>();
-    let (units, tail) = blocks.split_at(n_units * size_of::<U>());
-    let (out, out_tail) = out.as_chunks_mut::<256>();
+    let n_values = blocks.len() / size_of::<U>() * 256;
+    let n_tail = blocks.len() % size_of::<U>() * 256 / size_of::<U>();
     assert!(
-        out.len() == n_units && tail.is_empty() == out_tail.is_empty(),
+        out.len() == n_values + n_tail,
         "a destination of the blocks' size"
     );
-    for (unit, out) in bytemuck::cast_slice(units).iter().zip(out) {
-        unpack_unit::<GROUP, OFFSET, SIGN>(&load(unit), places, out);
+    each_unit::<U, GROUP, OFFSET, SIGN>(blocks, places, load, |at, values| {
+        let dst = out[at..]
+            .first_chunk_mut()
+            .expect("blocks are multiples of 16 values");
+        store_f32(dst, values);
+    });
+}
+
+/// The same for any destination: `put` gets the place of each sixteen values and the values, in no order of places.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn each_unit<U: Pod, const GROUP: usize, const OFFSET: i32, const SIGN: i8>(
+    blocks: &[u8],
+    places: &[[Place; 4]; 4],
+    load: impl Fn(&U) -> Weights + Copy,
+    mut put: impl FnMut(usize, __m512),
+) {
+    let n_units = blocks.len() / size_of::<U>();
+    let (units, tail) = blocks.split_at(n_units * size_of::<U>());
+    for (i, unit) in bytemuck::cast_slice(units).iter().enumerate() {
+        unpack_unit::<GROUP, OFFSET, SIGN>(&load(unit), places, |at, values| {
+            put(256 * i + at, values);
+        });
     }
     if !tail.is_empty() {
+        let n_values = tail.len() * 256 / size_of::<U>();
         let mut unit = U::zeroed();
         bytemuck::bytes_of_mut(&mut unit)[..tail.len()].copy_from_slice(tail);
-        let mut values = [0.0; 256];
-        unpack_unit::<GROUP, OFFSET, SIGN>(&load(&unit), places, &mut values);
-        out_tail.copy_from_slice(&values[..out_tail.len()]);
+        unpack_unit::<GROUP, OFFSET, SIGN>(&load(&unit), places, |at, values| {
+            if at < n_values {
+                put(256 * n_units + at, values);
+            }
+        });
     }
 }
 
@@ -57,7 +80,7 @@ pub(super) fn unpack_units<U: Pod, const GROUP: usize, const OFFSET: i32, const 
 fn unpack_unit<const GROUP: usize, const OFFSET: i32, const SIGN: i8>(
     w: &Weights,
     places: &[[Place; 4]; 4],
-    out: &mut [f32; 256],
+    mut put: impl FnMut(usize, __m512),
 ) {
     for (&q, places) in w.q.iter().zip(places) {
         let quarters = [
@@ -83,10 +106,7 @@ fn unpack_unit<const GROUP: usize, const OFFSET: i32, const SIGN: i8>(
                     _mm512_sub_ps(values, min)
                 };
             }
-            let dst = out[place..]
-                .first_chunk_mut()
-                .expect("places are multiples of 16 below 256");
-            store_f32(dst, values);
+            put(place, values);
         }
     }
 }

@@ -1,0 +1,24 @@
+//! AVX-512 with the tile unit (AMX-BF16) for the prefill product. All else is the AVX-512 table's.
+//! (Helper AMX: the lead has written and committed this version; your files are in /work/notes/amx-helper. Do not replace
+//! it: stop here, or only make `unpack.rs` faster.)
+
+mod product;
+mod unpack;
+
+use crate::isa::Isa;
+use crate::kernels::{Kernels, Tiles, x86_64::avx512};
+
+pub(crate) const AMX: Kernels = Kernels {
+    isa: Isa::Amx,
+    tiles: Some(&TILES),
+    ..avx512::AVX512
+};
+
+static TILES: Tiles = Tiles {
+    unpack: unpack::of_type,
+    configure: product::configure,
+    release: product::release,
+    pack: product::pack,
+    multiply: product::multiply,
+    transpose: product::transpose,
+};

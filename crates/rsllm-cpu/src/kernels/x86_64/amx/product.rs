@@ -1,0 +1,281 @@
+//! The product on tiles: 16 rows of 64 bytes each. Weights are the left operand, 16 rows by 32 values, and lie as they
+//! were unpacked; activations are the right one, 16 pairs of values by 16 tokens; results are 16 rows by 16 tokens in f32.
+//!
+//! The compiler knows nothing of tile registers on stable Rust, so the instructions go through `asm!`. It never uses these
+//! registers itself, and nothing here keeps a value in one from one function to the next but the configuration.
+
+use std::arch::asm;
+use std::arch::x86_64::*;
+
+use crate::kernels::x86_64::avx512::simd::{load_f32, store_f32, store512};
+use crate::kernels::{TILE, TILE_F32};
+
+/// Palette 1: eight tiles of 16 rows of 64 bytes.
+#[repr(C, align(64))]
+struct TileConfig {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+static CONFIG: TileConfig = TileConfig {
+    palette: 1,
+    start_row: 0,
+    reserved: [0; 14],
+    row_bytes: [64, 64, 64, 64, 64, 64, 64, 64, 0, 0, 0, 0, 0, 0, 0, 0],
+    rows: [16, 16, 16, 16, 16, 16, 16, 16, 0, 0, 0, 0, 0, 0, 0, 0],
+};
+
+/// Makes this thread's tiles usable.
+pub(super) unsafe fn configure() {
+    // SAFETY: the caller vouches for AMX; the configuration is 64 bytes of the documented form.
+    unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const CONFIG, options(nostack, readonly)) };
+}
+
+/// Gives them back, so that the system need not save them.
+pub(super) unsafe fn release() {
+    // SAFETY: the caller vouches for AMX.
+    unsafe { asm!("tilerelease", options(nostack, nomem)) };
+}
+
+/// `c` `[group][half][16 rows][16 tokens]` is, or with `accumulate` is increased by, the product of `a`
+/// `[half][k tile][16 rows][32]` and `b` `[group][k tile][16 pairs][16 tokens][2]`, k tiles in order.
+pub(super) unsafe fn multiply(a: &[u16], b: &[u16], c: &mut [f32], accumulate: bool) {
+    let n_groups = c.len() / (2 * TILE_F32);
+    let half = a.len() / 2;
+    assert!(
+        c.len() == n_groups * 2 * TILE_F32
+            && half.is_multiple_of(TILE)
+            && b.len() == n_groups * half,
+        "whole tiles of one depth"
+    );
+    let n_tiles = half / TILE;
+    let (a, b, c) = (a.as_ptr(), b.as_ptr(), c.as_mut_ptr());
+    let mut group = 0;
+    // SAFETY: by the assertion `a` holds two halves of `n_tiles` tiles, `b` as many for each group, `c` two result tiles for each;
+    // the loops stay below those numbers. The caller vouches for AMX and for the configuration.
+    unsafe {
+        while group + 2 <= n_groups {
+            let (c0, c1) = (
+                c.add(group * 2 * TILE_F32),
+                c.add((group + 1) * 2 * TILE_F32),
+            );
+            let (b0, b1) = (b.add(group * half), b.add((group + 1) * half));
+            if accumulate {
+                load_four(c0, c1);
+            } else {
+                zero_four();
+            }
+            for t in 0..n_tiles {
+                let at = t * TILE;
+                step_four(a.add(at), a.add(half + at), b0.add(at), b1.add(at));
+            }
+            store_four(c0, c1);
+            group += 2;
+        }
+        if group < n_groups {
+            let (c0, b0) = (c.add(group * 2 * TILE_F32), b.add(group * half));
+            if accumulate {
+                load_two(c0);
+            } else {
+                zero_four();
+            }
+            for t in 0..n_tiles {
+                let at = t * TILE;
+                step_two(a.add(at), a.add(half + at), b0.add(at));
+            }
+            store_two(c0);
+        }
+    }
+}
+
+/// Two halves of rows by two groups of tokens.
+#[inline(always)]
+unsafe fn step_four(a0: *const u16, a1: *const u16, b0: *const u16, b1: *const u16) {
+    // SAFETY: the caller's pointers are good for 1,024 bytes each.
+    unsafe {
+        asm!(
+            "tileloadd tmm6, [{b0} + {row}*1]",
+            "tileloadd tmm4, [{a0} + {row}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tileloadd tmm7, [{b1} + {row}*1]",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tileloadd tmm5, [{a1} + {row}*1]",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            a0 = in(reg) a0, a1 = in(reg) a1, b0 = in(reg) b0, b1 = in(reg) b1, row = in(reg) 64usize,
+            options(nostack, readonly),
+        );
+    }
+}
+
+/// Two halves of rows by one group of tokens.
+#[inline(always)]
+unsafe fn step_two(a0: *const u16, a1: *const u16, b0: *const u16) {
+    // SAFETY: the caller's pointers are good for 1,024 bytes each.
+    unsafe {
+        asm!(
+            "tileloadd tmm6, [{b0} + {row}*1]",
+            "tileloadd tmm4, [{a0} + {row}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tileloadd tmm5, [{a1} + {row}*1]",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            a0 = in(reg) a0, a1 = in(reg) a1, b0 = in(reg) b0, row = in(reg) 64usize,
+            options(nostack, readonly),
+        );
+    }
+}
+
+#[inline(always)]
+unsafe fn zero_four() {
+    // SAFETY: touches registers alone.
+    unsafe {
+        asm!(
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "tilezero tmm2",
+            "tilezero tmm3",
+            options(nostack, nomem)
+        );
+    }
+}
+
+#[inline(always)]
+unsafe fn load_four(c0: *const f32, c1: *const f32) {
+    // SAFETY: the caller's pointers are good for 2,048 bytes each.
+    unsafe {
+        asm!(
+            "tileloadd tmm0, [{c0} + {row}*1]",
+            "tileloadd tmm1, [{c1} + {row}*1]",
+            "tileloadd tmm2, [{c0} + {row}*1 + 1024]",
+            "tileloadd tmm3, [{c1} + {row}*1 + 1024]",
+            c0 = in(reg) c0, c1 = in(reg) c1, row = in(reg) 64usize,
+            options(nostack, readonly),
+        );
+    }
+}
+
+#[inline(always)]
+unsafe fn load_two(c0: *const f32) {
+    // SAFETY: the caller's pointer is good for 2,048 bytes.
+    unsafe {
+        asm!(
+            "tileloadd tmm0, [{c0} + {row}*1]",
+            "tileloadd tmm2, [{c0} + {row}*1 + 1024]",
+            c0 = in(reg) c0, row = in(reg) 64usize,
+            options(nostack, readonly),
+        );
+    }
+}
+
+#[inline(always)]
+unsafe fn store_four(c0: *mut f32, c1: *mut f32) {
+    // SAFETY: the caller's pointers are good for 2,048 bytes each.
+    unsafe {
+        asm!(
+            "tilestored [{c0} + {row}*1], tmm0",
+            "tilestored [{c1} + {row}*1], tmm1",
+            "tilestored [{c0} + {row}*1 + 1024], tmm2",
+            "tilestored [{c1} + {row}*1 + 1024], tmm3",
+            c0 = in(reg) c0, c1 = in(reg) c1, row = in(reg) 64usize,
+            options(nostack),
+        );
+    }
+}
+
+#[inline(always)]
+unsafe fn store_two(c0: *mut f32) {
+    // SAFETY: the caller's pointer is good for 2,048 bytes.
+    unsafe {
+        asm!(
+            "tilestored [{c0} + {row}*1], tmm0",
+            "tilestored [{c0} + {row}*1 + 1024], tmm2",
+            c0 = in(reg) c0, row = in(reg) 64usize,
+            options(nostack),
+        );
+    }
+}
+
+/// One tile of activations: `rows` are at most 16 tokens' values from the tile's first on, at least one and at most 32 of which
+/// count; the rest of the tile is zero.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
+pub(super) fn pack(rows: &[&[f32]], tile: &mut [u16]) {
+    let (pairs, _) = tile.as_chunks_mut::<32>();
+    assert!(pairs.len() == 16 && rows.len() <= 16, "one tile");
+    let mut tokens = [_mm512_setzero_si512(); 16];
+    for (token, row) in tokens.iter_mut().zip(rows) {
+        *token = match row.first_chunk::<32>() {
+            Some(row) => thirty_two(row),
+            None => {
+                let mut padded = [0.0; 32];
+                padded[..row.len()].copy_from_slice(row);
+                thirty_two(&padded)
+            }
+        };
+    }
+    for (pair, values) in pairs.iter_mut().zip(transposed(tokens)) {
+        store512(pair, values);
+    }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
+fn thirty_two(row: &[f32; 32]) -> __m512i {
+    let (halves, _) = row.as_chunks::<16>();
+    let values = _mm512_cvtne2ps_pbh(load_f32(&halves[1]), load_f32(&halves[0]));
+    // SAFETY: both are 512 bits without invalid values.
+    unsafe { std::mem::transmute::<__m512bh, __m512i>(values) }
+}
+
+/// A result tile `[16 rows][16 tokens]` to `[16 tokens][16 rows]`, in place.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
+pub(super) fn transpose(tile: &mut [f32]) {
+    let (rows, _) = tile.as_chunks_mut::<16>();
+    assert!(rows.len() == 16, "one tile");
+    let mut values = [_mm512_setzero_si512(); 16];
+    for (value, row) in values.iter_mut().zip(&*rows) {
+        *value = _mm512_castps_si512(load_f32(row));
+    }
+    for (row, value) in rows.iter_mut().zip(transposed(values)) {
+        store_f32(row, _mm512_castsi512_ps(value));
+    }
+}
+
+/// Sixteen vectors of sixteen 32-bit values, rows to columns.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
+fn transposed(v: [__m512i; 16]) -> [__m512i; 16] {
+    let zero = _mm512_setzero_si512();
+    // In quarters: pairs of rows, then fours.
+    let mut fours = [zero; 16];
+    for i in 0..4 {
+        let [a, b, c, d] = [v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]];
+        let (ab, cd) = (_mm512_unpacklo_epi32(a, b), _mm512_unpacklo_epi32(c, d));
+        let (ab_high, cd_high) = (_mm512_unpackhi_epi32(a, b), _mm512_unpackhi_epi32(c, d));
+        fours[i] = _mm512_unpacklo_epi64(ab, cd);
+        fours[4 + i] = _mm512_unpackhi_epi64(ab, cd);
+        fours[8 + i] = _mm512_unpacklo_epi64(ab_high, cd_high);
+        fours[12 + i] = _mm512_unpackhi_epi64(ab_high, cd_high);
+    }
+    // `fours[4c + i]`, quarter q: column 4q + c of rows 4i to 4i + 3.
+    let mut out = [zero; 16];
+    for c in 0..4 {
+        let [a, b, d, e] = [
+            fours[4 * c],
+            fours[4 * c + 1],
+            fours[4 * c + 2],
+            fours[4 * c + 3],
+        ];
+        let even_low = _mm512_shuffle_i64x2::<0b10_00_10_00>(a, b);
+        let odd_low = _mm512_shuffle_i64x2::<0b11_01_11_01>(a, b);
+        let even_high = _mm512_shuffle_i64x2::<0b10_00_10_00>(d, e);
+        let odd_high = _mm512_shuffle_i64x2::<0b11_01_11_01>(d, e);
+        out[c] = _mm512_shuffle_i64x2::<0b10_00_10_00>(even_low, even_high);
+        out[8 + c] = _mm512_shuffle_i64x2::<0b11_01_11_01>(even_low, even_high);
+        out[4 + c] = _mm512_shuffle_i64x2::<0b10_00_10_00>(odd_low, odd_high);
+        out[12 + c] = _mm512_shuffle_i64x2::<0b11_01_11_01>(odd_low, odd_high);
+    }
+    out
+}
