@@ -159,7 +159,10 @@ def forced_call(tools: list[Json], name: str | None) -> Json:
 def _call_schema(function: Json, definitions: dict[str, Json]) -> Json:
     parameters = dict(function["parameters"])
     for key in ("$defs", "definitions"):  # references begin at the root
-        for name, schema in (parameters.pop(key, None) or {}).items():
+        own = parameters.pop(key, None) or {}
+        if not isinstance(own, dict):
+            refuse(f"tools.function.parameters.{key}", "an object", own)
+        for name, schema in own.items():
             known = definitions.setdefault(key, {})
             if known.setdefault(name, schema) != schema:
                 raise ApiError(400, f"tool_choice cannot be met: two tools define {key}/{name} differently")

@@ -234,7 +234,9 @@ def _past_call(call: Any) -> Json:
     if not isinstance(function, dict) or not isinstance(function.get("name"), str):
         raise ApiError(400, "invalid message format: a tool call has no function with a name")
     arguments = json_arguments(function.get("arguments"))
-    return _optional(id=call.get("id"), function={"name": function["name"], "arguments": arguments})
+    call_id = call.get("id")
+    known = {"id": call_id} if isinstance(call_id, str) else {}
+    return {**known, "function": {"name": function["name"], "arguments": arguments}}
 
 
 def _most_tokens(fields: Fields, warnings: list[str]) -> int | None:
