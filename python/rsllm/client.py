@@ -54,6 +54,8 @@ class Client:
             timeout=httpx2.Timeout(None, connect=_CONNECT_SECONDS),
             # A proxy does not know this machine's own servers.
             trust_env=not self.address.is_loopback,
+            # Reading all certificates takes longer than an answer; http has no use for them.
+            verify=self.address.scheme == "https",
             transport=transport,
         )
 
