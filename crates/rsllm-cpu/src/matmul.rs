@@ -5,8 +5,6 @@
 //! activations were packed tokens-in-lanes. In both a (row, token) result is summed over K in one fixed order, so it
 //! does not depend on the number of tokens, threads or on the cut into panels.
 
-mod tiles;
-
 use std::ops::Range;
 
 use rsllm_quant::ActivationBlock;
@@ -65,8 +63,6 @@ pub(crate) struct MatmulScratch {
     packed: Aligned<f32>,
     /// Per thread: unpacked panel, then accumulators.
     threads: Vec<ThreadScratch>,
-    /// For kernels on tiles.
-    tiles: Option<tiles::TileScratch>,
     /// For the product on tiles; empty without a tile unit.
     pub(crate) tile_packed: Aligned<u16>,
     pub(crate) tiles: Vec<TileScratch>,
@@ -120,10 +116,6 @@ impl MatmulScratch {
             )?,
             packed: Aligned::new(allocator, "packed activations", padded_rows * max_row_len)?,
             threads,
-            tiles: kernels
-                .tiles
-                .map(|_| tiles::TileScratch::new(allocator, n_threads, max_rows, max_row_len))
-                .transpose()?,
             tile_packed: Aligned::new(
                 allocator,
                 "packed activations",
@@ -259,10 +251,6 @@ impl Matmul<'_> {
         n_tokens: usize,
     ) -> Result<(), WorkerPanicked> {
         let kernels = self.kernels;
-        let targets = tiles::prefill(kernels, self.pool, self.scratch, targets, x, n_tokens)?;
-        if targets.is_empty() {
-            return Ok(());
-        }
         let row_len = targets[0].weight.row_len;
         let lanes = kernels.gemm_columns;
         let n_panels = n_tokens.div_ceil(lanes);
