@@ -272,3 +272,10 @@ async def test_a_burst_while_the_model_loads_is_served(client: httpx2.AsyncClien
     responses = await asyncio.gather(*(ask(client) for _ in range(30)))
     assert {response.status_code for response in responses} == {200}
     assert bench.pool.metrics().counts.loads == 1
+
+
+async def test_requests_while_the_model_comes_and_goes(client: httpx2.AsyncClient, bench: Bench) -> None:
+    for _ in range(3):
+        responses = await asyncio.gather(*(ask(client, keep_alive=0) for _ in range(8)))
+        assert {response.status_code for response in responses} == {200}
+        assert {response.json()["response"] for response in responses} == {"ab" * 4}
