@@ -12,6 +12,7 @@
           DigestError                text that is not a digest
         ContextLengthError (ValueError)   a prompt longer than the context
         TemplateError                a chat template that is missing, wrong, refuses the messages or runs wild
+        ModelfileError               a Modelfile that cannot be read
         ModelNotFoundError           a model reference that leads nowhere
         DownloadError                a model that could not be fetched
           RegistryError              a registry that refuses, breaks the protocol, or must not be asked
@@ -54,6 +55,7 @@ __all__ = [
     "ModelError",
     "ModelNameError",
     "ModelNotFoundError",
+    "ModelfileError",
     "OptionError",
     "ProtocolError",
     "QueueFullError",
@@ -149,6 +151,14 @@ class ContextLengthError(RsllmError, ValueError):
 
 class TemplateError(RsllmError):
     """The chat template is missing, wrong, refuses the messages or exceeds a limit; `line` is the template's."""
+
+    def __init__(self, message: str = "", *, line: int | None = None, hint: str | None = None) -> None:
+        super().__init__(message, hint=hint)
+        self.line = line
+
+
+class ModelfileError(RsllmError):
+    """A Modelfile cannot be read; `line` says where, counted from 1."""
 
     def __init__(self, message: str = "", *, line: int | None = None, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
