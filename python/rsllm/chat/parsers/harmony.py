@@ -21,6 +21,8 @@ SPECIAL_TEXTS = (_MESSAGE, _CHANNEL, "<|constrain|>", *_ENDS)
 """Control tokens that the parser needs to see in the text."""
 
 _HEADER_LIMIT = 512
+_END = re.compile("|".join(map(re.escape, _ENDS)))
+_LONGEST_END = max(map(len, _ENDS))
 _ROLE = "assistant"
 _FIRST = (_CHANNEL, "<|constrain|>", _MESSAGE, "to=", _ROLE + _CHANNEL, _ROLE + " to=")
 _RECIPIENT = re.compile(r"\bto=([^\s<]+)")
@@ -36,6 +38,7 @@ class HarmonySplitter:
         self._new_id = new_id
         self._names = harmony_names(tools)
         self._buffer = ""
+        self._searched = 0
         # "begin", "header", "thinking", "content", "call", "between" (behind an end).
         self._state = "begin"
         self._header = ""
@@ -109,13 +112,14 @@ class HarmonySplitter:
         return "thinking" if channel and channel[1] == "analysis" else "content"
 
     def _in_message(self, final: bool) -> list[Part]:
-        found = [(position, end) for end in _ENDS if (position := self._buffer.find(end)) >= 0]
-        if not found:
+        match = _END.search(self._buffer, max(0, self._searched - _LONGEST_END))
+        if match is None:
+            self._searched = len(self._buffer)
             if self._state == "call":
                 return self._call(len(self._buffer), "") if final else []
             length = len(self._buffer) - (0 if final else held_back(self._buffer, _ENDS))
             return self._text(length)
-        position, end = min(found)
+        position, end = match.start(), match[0]
         parts = self._call(position, end) if self._state == "call" else self._text(position)
         if self._state != "call":
             parts += [*self._answered(), self._take("markup", len(end))]
@@ -161,6 +165,7 @@ class HarmonySplitter:
 
     def _take(self, kind: Kind, length: int) -> Part:
         raw, self._buffer = self._buffer[:length], self._buffer[length:]
+        self._searched = 0
         return Part(kind, raw)
 
 

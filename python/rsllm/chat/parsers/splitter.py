@@ -51,6 +51,8 @@ class ToolSplitter:
         self._body: Body | None = None
         self._opening = ""
         self._blank = True
+        # How many blanks at the beginning of the buffer have been seen: floods of them must not be scanned anew.
+        self._blanks = 0
         self._begun = False
         # Something that is no tag, no blank and no call.
         self._said = False
@@ -85,8 +87,9 @@ class ToolSplitter:
     # One step in each state; false: nothing more can be done now.
 
     def _in_blank(self, final: bool) -> bool:
-        match = (_BETWEEN if self.calls else _BLANK).match(self._buffer)
+        match = (_BETWEEN if self.calls else _BLANK).match(self._buffer, self._blanks)
         assert match is not None
+        self._blanks = match.end()
         rest = self._buffer[match.end() :]
         if not rest:
             if final and self._buffer:
@@ -152,11 +155,13 @@ class ToolSplitter:
 
     def _begin(self, length: int, body: Body) -> None:
         self._opening, self._buffer = self._buffer[:length], self._buffer[length:]
+        self._blanks = 0
         self._body = body
 
     def _put(self, kind: Kind, length: int) -> None:
         if length:
             raw, self._buffer = self._buffer[:length], self._buffer[length:]
+            self._blanks = 0
             self._parts.append(Part(kind, raw))
 
 

@@ -32,6 +32,8 @@ class ThinkingSplitter:
         """`inside`: the prompt ended with the opening tag."""
         self._tags = tags
         self._buffer = ""
+        # How many blanks at its beginning have been seen: floods of them must not be scanned anew.
+        self._seen = 0
         # "start", "opened" (blanks are markup), "thinking", "closed" (blanks are markup), "content".
         self._state = "opened" if inside else "start"
         # Some models repeat the tag that the prompt has given them.
@@ -66,8 +68,9 @@ class ThinkingSplitter:
         return merged(parts)
 
     def _blanks(self, final: bool) -> list[Part]:
-        match = _BLANK.match(self._buffer)
+        match = _BLANK.match(self._buffer, self._seen)
         assert match is not None
+        self._seen = match.end()
         rest = self._buffer[match.end() :]
         if self._state == "closed" or (self._state == "opened" and not self._may_repeat):
             if rest:
@@ -94,4 +97,5 @@ class ThinkingSplitter:
 
     def _take(self, kind: Kind, length: int) -> Part:
         raw, self._buffer = self._buffer[:length], self._buffer[length:]
+        self._seen = 0
         return Part(kind, raw)
