@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -333,3 +334,48 @@ def test_thinking_of_another_server_is_shown_apart(capsys: pytest.CaptureFixture
             ("eval duration", "1s"),
             ("eval rate", "1.00 tokens/s"),
         ]
+
+
+class Terminal(io.StringIO):
+    """Says that it is one."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+def test_progress_on_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rsllm.cli.progress import follow
+
+    screen = Terminal()
+    monkeypatch.setattr("sys.stderr", screen)
+    monkeypatch.setenv("COLUMNS", "100")
+    monkeypatch.setenv("TERM", "xterm")
+    follow(
+        [
+            {"status": "pulling manifest"},
+            {"status": "pulling [b]0123", "digest": "sha256:00", "total": 100},
+            {"status": "pulling [b]0123", "digest": "sha256:00", "total": 100, "completed": 100},
+            {"status": "success"},
+        ]
+    )
+    text = screen.getvalue()
+    assert "pulling manifest" in text
+    assert "pulling [b]0123" in text
+    assert "100%" in text
+    assert "success" in text
+
+
+def test_names_of_the_store_complete(server: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    from rsllm.cli.common import complete_models
+
+    monkeypatch.setenv("OLLAMA_MODELS", str(server.store.root))
+    config.cache_clear()
+    found = complete_models(None, None, "TI")  # type: ignore[arg-type]
+    assert [item.value for item in found] == ["tiny:latest", "TI"]
+
+
+def test_help_of_a_command_by_name(rsllm_command: Run) -> None:
+    assert rsllm_command("help", "run").stdout == rsllm_command("run", "--help").stdout
+    assert rsllm_command("help").stdout == rsllm_command("--help").stdout
+    assert rsllm_command("start", "--help").stdout.startswith("Usage: rsllm start")
+    assert rsllm_command("help", "nosuch").exit_code == 2

@@ -60,7 +60,7 @@ class Bench:
         config: Mapping[str, Any] | None = None,
     ) -> str:
         """Put a model into the store; the path of its weights. `layers` maps media types to texts."""
-        content = fake_path(**(behaviour or {}))
+        content = "GGUF" + fake_path(**(behaviour or {}))
         entries = [self._layer(MediaType.MODEL, content)]
         entries += [self._layer(kind, text) for kind, text in (layers or {}).items()]
         described = {"model_format": "gguf", "model_family": "fake", "model_type": "1B", "file_type": "F16"}

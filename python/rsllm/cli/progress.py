@@ -49,7 +49,7 @@ def _display() -> Iterator[_Display | None]:
     from rsllm.config import config
 
     progress = Progress(
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=None),
         TaskProgressColumn(),
         DownloadColumn(),
