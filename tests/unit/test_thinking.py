@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rsllm.chat.parsers import choose_parser, merged
+from rsllm.chat.parsers.control import control_ids, reveal
 from rsllm.chat.parsers.go_tags import is_go_template, thinking_tags, tool_tag
 
 JINJA = "{{ '<think>' + m.thinking + '</think>' }}"
@@ -124,3 +125,13 @@ def test_special_texts_are_the_tags_that_must_be_seen() -> None:
     tools = [{"function": {"name": "clock"}}]
     assert choose_parser("[TOOL_CALLS]", tools).special_texts == ("[TOOL_CALLS]",)
     assert "<|channel|>" in choose_parser("<|channel|><|message|>").special_texts
+
+
+def test_control_tokens_are_put_back_where_their_ids_were() -> None:
+    control = control_ids(["[A]", "[B]", "x"], ["x", "[A]", "[B]", b"\xff", "[A]"], [1, 3, 2, 3, 4])
+    assert control == {1: "[A]", 2: "[B]"}
+    assert reveal("x", [0], control) == "x"
+    assert reveal("x", [1, 2, 0], control) == "[A][B]x"
+    assert reveal("x", [1, 0, 2], control) == "[A]x[B]"
+    assert reveal("", [1], control) == "[A]"
+    assert reveal("x", [1], {}) == "x"
