@@ -40,8 +40,9 @@ PARTS: dict[str, set[str]] = {
     "options": {"errors"},
     "streams": {"errors"},
     "gguf": {"_core", "errors"},
+    "shards": {"errors", "gguf"},
     "chat": {"errors", "options", "streams"},
-    "store": {"_core", "config", "errors", "gguf", "system"},
+    "store": {"_core", "config", "errors", "gguf", "shards", "system"},
     "registry": {"config", "errors", "gguf", "refs", "store", "system"},
     "refs": {"config", "errors", "gguf", "store", "system"},
     "runner": {"_core", "config", "durations", "errors", "streams", "system"},
@@ -58,7 +59,7 @@ PARTS: dict[str, set[str]] = {
     },
     "cli": {
         "__init__", "address", "client", "config", "durations", "errors", "gguf", "machine", "model", "options", "refs",
-        "registry", "server", "store", "streams", "system",
+        "registry", "server", "shards", "store", "streams", "system",
     },
 }  # fmt: skip
 # What the package may import from outside itself; the standard library is free.
