@@ -11,8 +11,10 @@ use crate::error::EngineError;
 use crate::forward::{Forward, Phase};
 use crate::generation::{Event, FinishReason, GenerationStats, nanoseconds};
 use crate::pages::{Pages, first_visible, slots_for};
-use crate::prefix_cache::OwnedPages;
-use crate::scheduler::{Action, SequenceState, State, StepLimits, StepPlan, admit, plan};
+use crate::prefix_cache::{OwnedPages, common_len};
+use crate::scheduler::{
+    Action, SequenceState, State, StepLimits, StepPlan, admit, is_worth_waiting, plan,
+};
 use crate::sequence::{Sequence, SequenceParts};
 use crate::speculation::{PromptLookup, StepCosts};
 use crate::text::TextStream;
@@ -68,6 +70,17 @@ impl StepState {
             costs: StepCosts::new(),
             n_arrived: 0,
             last_turn: 0,
+        }
+    }
+}
+
+impl Waiting {
+    /// The tokens of a generation; `None` for anything else.
+    fn ids(&self) -> Option<&[TokenId]> {
+        match self {
+            Self::New(job) => Some(&job.prompt),
+            Self::Preempted(live) => Some(live.sequence.ids()),
+            Self::Exclusive(_) => None,
         }
     }
 }
@@ -144,23 +157,22 @@ impl<M: Forward> Worker<M> {
         let limits = self.step_limits();
         let context = self.model.limits().context;
         self.describe_running();
+        let candidates = self.candidates();
         let state = State {
             running: &self.step_state.states,
             available: self.cache.available(self.model.pools()),
             last_turn: self.step_state.last_turn,
         };
         let (cache, model) = (&mut self.cache, &mut self.model);
-        let needed = self.waiting.iter().map_while(|waiting| {
-            let ids: &[TokenId] = match waiting {
-                Waiting::New(job) => &job.prompt,
-                Waiting::Preempted(live) => live.sequence.ids(),
-                Waiting::Exclusive(_) => return None,
-            };
+        let waiting = &self.waiting;
+        let needed = candidates.iter().filter_map(|&i| {
+            let ids = waiting[i].ids()?;
             let n_slots = slots_for((ids.len() + 1).min(context));
             Some(n_slots - cache.slots_in_use(model.pools(), None, ids))
         });
-        for _ in 0..admit(&state, &limits, needed) {
-            let live = match self.waiting.pop_front() {
+        let n_admitted = admit(&state, &limits, needed);
+        for (n_gone, &i) in candidates[..n_admitted].iter().enumerate() {
+            let live = match self.waiting.remove(i - n_gone) {
                 Some(Waiting::New(job)) => self.begin(*job),
                 Some(Waiting::Preempted(live)) => *live,
                 Some(Waiting::Exclusive(_)) | None => {
@@ -169,6 +181,39 @@ impl<M: Forward> Worker<M> {
             };
             self.start(live);
         }
+    }
+
+    /// Those that wait and may start, in order: all before a request that wants the model alone, but for those that wait for a
+    /// prefix that others are computing.
+    fn candidates(&mut self) -> Vec<usize> {
+        let n_free = self.model.limits().max_sequences - self.running.len();
+        let mut candidates: Vec<usize> = Vec::new();
+        for (i, waiting) in self.waiting.iter().enumerate() {
+            let Some(ids) = waiting.ids() else { break };
+            if candidates.len() == n_free {
+                break;
+            }
+            let n_known = self.cache.known(None, ids);
+            let is_worth = |prompt: &[TokenId], n_evaluated| {
+                is_worth_waiting(ids.len(), common_len(prompt, ids), n_evaluated, n_known)
+            };
+            let computes_it = |live: &Live| {
+                let sequence = &live.sequence;
+                let (n_prompt, n_evaluated) = (sequence.n_prompt(), sequence.n_evaluated());
+                n_evaluated < n_prompt && is_worth(&sequence.ids()[..n_prompt], n_evaluated)
+            };
+            // Those that start now have computed nothing beyond what is known.
+            let will_compute_it = |&other: &usize| {
+                let other = self.waiting[other].ids();
+                other.is_some_and(|prompt| is_worth(prompt, 0))
+            };
+            let waits =
+                self.running.iter().any(computes_it) || candidates.iter().any(will_compute_it);
+            if !waits {
+                candidates.push(i);
+            }
+        }
+        candidates
     }
 
     /// One step for all that run.
@@ -236,6 +281,9 @@ impl<M: Forward> Worker<M> {
         let started = Instant::now();
         let mut stats = GenerationStats::at_start(job.sampler.seed(), job.prompt.len());
         stats.queue_ns = nanoseconds(started - job.queued);
+        if let Some(constraint) = &job.constraint {
+            stats.warnings = constraint.warnings().to_vec();
+        }
         self.metrics.started += 1;
         self.metrics.queue_ns += stats.queue_ns;
         self.step_state.n_arrived += 1;
@@ -245,6 +293,7 @@ impl<M: Forward> Worker<M> {
                 prompt: job.prompt,
                 context: self.model.limits().context,
                 max_tokens: job.max_tokens,
+                num_keep: job.shift,
                 logprobs: job.logprobs,
                 end_tokens: self.end_tokens.clone(),
                 sampler: job.sampler,
@@ -267,8 +316,14 @@ impl<M: Forward> Worker<M> {
         }
     }
 
-    /// Lets a sequence without pages run, behind what the prefix cache has of it.
-    fn start(&mut self, mut live: Live) {
+    /// Lets a sequence without pages run.
+    fn start(&mut self, live: Live) {
+        let live = self.adopt(live);
+        self.running.extend(live);
+    }
+
+    /// Gives a sequence without pages what the prefix cache has of it. If that fails it is over.
+    fn adopt(&mut self, mut live: Live) -> Option<Live> {
         let (ids, pages) = live.sequence.ids_and_pages();
         let adopted = catch(|| self.cache.adopt(&mut self.model, None, ids, pages));
         match adopted {
@@ -279,12 +334,13 @@ impl<M: Forward> Worker<M> {
                     live.stats.cached_tokens = n_tokens;
                 }
                 self.metrics.cached_tokens += n_tokens as u64;
-                self.running.push(live);
+                Some(live)
             }
             Err(error) => {
                 pages.truncate(self.model.pools(), 0);
                 self.metrics.ended += 1;
                 live.request.end(live.stats, Err(error));
+                None
             }
         }
     }
@@ -467,6 +523,7 @@ impl<M: Forward> Worker<M> {
         let mut n_drawn = 0;
         // Sequences that end leave their place to those behind them, whose numbers the parts still hold.
         let mut ended: Vec<(usize, Result<FinishReason, EngineError>)> = Vec::new();
+        let mut shifting: Vec<u64> = Vec::new();
         for i in 0..self.batch.parts().len() {
             let part = self.batch.parts()[i];
             if part.n_outputs == 0 {
@@ -476,7 +533,8 @@ impl<M: Forward> Worker<M> {
             n_drawn += part.n_outputs;
             let live = &mut self.running[part.sequence];
             match catch(|| live.draw_all(logits, vocab_size)) {
-                Ok(None) => (),
+                Ok(None) if live.sequence.is_full() => shifting.push(live.id),
+                Ok(None) => live.sequence.look_ahead(&mut self.masks),
                 Ok(Some(reason)) => ended.push((part.sequence, Ok(reason))),
                 Err(error) => ended.push((part.sequence, Err(error))),
             }
@@ -491,6 +549,26 @@ impl<M: Forward> Worker<M> {
         ended.sort_by_key(|(i, _)| std::cmp::Reverse(*i));
         for (i, result) in ended {
             self.end(i, result);
+        }
+        for id in shifting {
+            self.shift(id);
+        }
+    }
+
+    /// Lets a sequence whose context is full go on as a new one of the tokens it keeps.
+    fn shift(&mut self, id: u64) {
+        let Some(i) = self.running.iter().position(|live| live.id == id) else {
+            return;
+        };
+        let mut live = self.running.remove(i);
+        self.give_pages_back(&mut live);
+        live.stats.shifts += 1;
+        live.stats.dropped_tokens += live.sequence.shift();
+        live.lookup = PromptLookup::new();
+        live.draft = 0..0;
+        live.sequence.look_ahead(&mut self.masks);
+        if let Some(live) = self.adopt(live) {
+            self.running.insert(i, live);
         }
     }
 

@@ -337,6 +337,98 @@ fn a_short_text_in_few_pages_is_reused_too() {
     assert_eq!(cached(&engine, &prompt(1, 20), 5).0, 0);
 }
 
+#[test]
+fn those_that_begin_alike_wait_for_the_first() {
+    let script = Script {
+        answers: Answers::Text,
+        step_time: Duration::from_millis(1),
+        ..SCRIPT
+    };
+    let requests: Vec<_> = (0..4)
+        .map(|i| ([prompt(1, 200), prompt(10 + i, 20)].concat(), 8))
+        .collect();
+    let single = scripted_engine(Script {
+        answers: Answers::Text,
+        ..SCRIPT
+    })
+    .0;
+    let engine = scripted_engine(script.clone()).0;
+    let start = |request: &(Vec<TokenId>, usize)| {
+        engine
+            .generate(request.0.clone(), up_to(request.1))
+            .unwrap()
+    };
+    let generations: Vec<_> = requests.iter().map(start).collect();
+    for (generation, (prompt, n)) in generations.into_iter().zip(&requests) {
+        assert_eq!(tokens(generation), answer(&single, prompt, *n));
+    }
+    // 220 tokens once, and what is behind three whole pages of 64 for the others.
+    let n_prefilled = engine.metrics().prefill_tokens;
+    assert!(n_prefilled <= 220 + 3 * (220 - 192), "{n_prefilled}");
+
+    // When the first goes away, the next computes.
+    let engine = scripted_engine(Script {
+        step_time: Duration::from_millis(20),
+        ..script
+    });
+    let start = |request: &(Vec<TokenId>, usize)| {
+        engine
+            .0
+            .generate(request.0.clone(), up_to(request.1))
+            .unwrap()
+    };
+    let first = start(&requests[0]);
+    let others: Vec<_> = requests[1..].iter().map(start).collect();
+    wait_for_step(&engine.1);
+    drop(first);
+    for (generation, (prompt, n)) in others.into_iter().zip(&requests[1..]) {
+        assert_eq!(tokens(generation), answer(&single, prompt, *n));
+    }
+}
+
+#[test]
+fn a_full_context_is_shifted_when_asked_for() {
+    for (window, num_keep) in [(None, 10), (Some(40), 0), (None, 500)] {
+        let script = Script {
+            context: 100,
+            pages: 4,
+            window,
+            answers: Answers::Text,
+            ..SCRIPT
+        };
+        let engine = scripted_engine(script).0;
+        let text = prompt(1, 60);
+        let options = |shift| GenerateOptions {
+            shift,
+            ..up_to(200)
+        };
+        let run = |options| read(engine.generate(text.clone(), options).unwrap()).unwrap();
+        let (pieces, stats) = run(options(None));
+        assert_eq!(
+            (stats.finish_reason, stats.shifts),
+            (FinishReason::Context, 0)
+        );
+        let before = ids(&pieces);
+        assert_eq!(before.len(), 41);
+        let (pieces, stats) = run(options(Some(num_keep)));
+        let all = ids(&pieces);
+        assert_eq!((all.len(), stats.generated_tokens), (200, 200));
+        assert_eq!(stats.finish_reason, FinishReason::Length);
+        assert!(all.starts_with(&before) && stats.shifts > 1);
+        // What follows is what a prompt of the kept tokens is answered with.
+        let full = [&text[..], &before].concat();
+        let n_keep = num_keep.min(75);
+        let n_dropped = (full.len() - n_keep).div_ceil(2);
+        let kept = [&full[..n_keep], &full[n_keep + n_dropped..]].concat();
+        let (again, _) = read(engine.generate(kept, options(None)).unwrap()).unwrap();
+        let again = ids(&again);
+        assert!(all[before.len()..].starts_with(&again), "{all:?} {again:?}");
+        assert!(stats.dropped_tokens >= stats.shifts * 13);
+        let metrics = engine.metrics();
+        assert_eq!(metrics.pages_free + metrics.pages_cached, metrics.pages);
+    }
+}
+
 /// Random requests with common beginnings, too few pages, and callers that go away.
 #[test]
 fn random_trouble_changes_no_answer_and_loses_no_page() {

@@ -125,6 +125,7 @@ impl Engine {
             logprobs,
             ignore_eos,
             max_draft,
+            shift,
             constraint,
         } = options;
         if ignore_eos {
@@ -150,6 +151,7 @@ impl Engine {
             constraint,
             stop,
             max_draft,
+            shift,
             events,
             cancel,
             queued: Instant::now(),

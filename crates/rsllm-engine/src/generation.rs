@@ -48,6 +48,12 @@ pub struct GenerationStats {
     pub prompt_tokens: usize,
     /// Those of them whose KV was already there.
     pub cached_tokens: usize,
+    /// Times that the context was full and a part of the text was forgotten, see [`crate::GenerateOptions::shift`].
+    pub shifts: usize,
+    /// Tokens that this took out of the text.
+    pub dropped_tokens: usize,
+    /// What was done otherwise than asked for.
+    pub warnings: Vec<String>,
     /// Tokens drawn, without the end-of-generation token.
     pub generated_tokens: usize,
     /// Tokens that were guessed from the text so far and computed beside others.
@@ -221,6 +227,9 @@ impl GenerationStats {
             seed,
             prompt_tokens,
             cached_tokens: 0,
+            shifts: 0,
+            dropped_tokens: 0,
+            warnings: Vec::new(),
             generated_tokens: 0,
             drafted_tokens: 0,
             accepted_tokens: 0,

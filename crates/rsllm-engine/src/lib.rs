@@ -38,6 +38,7 @@ mod pages;
 mod prefix_cache;
 #[cfg(test)]
 mod prefix_cache_tests;
+mod prefix_folder;
 mod prefixes;
 mod reply;
 pub mod sampling;
@@ -65,6 +66,7 @@ pub use load::{EngineInfo, plan};
 pub use memory::available_bytes;
 pub use metrics::{BATCH_SIZES, EngineMetrics};
 pub use options::{GenerateOptions, LoadOptions};
+pub use prefix_folder::RestoredFile;
 pub use reply::Reply;
 pub use rsllm_cpu::Isa;
 pub use rsllm_tensor::KvType;

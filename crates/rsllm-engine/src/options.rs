@@ -39,6 +39,10 @@ pub struct GenerateOptions {
     /// Most tokens to guess from the text so far and verify in one step, which changes no token; 0 = none. How many there are
     /// each time is decided by what drafts cost and how often they come true.
     pub max_draft: usize,
+    /// What happens when the context is full. `None`: the generation ends. Else so many of the first tokens stay, the older half
+    /// of the others goes, and what is left is prefilled again, as often as it takes; the figures say how often. At most three
+    /// quarters of the context stay.
+    pub shift: Option<usize>,
     /// What the text must look like. The generation ends when it is complete.
     pub constraint: Option<ConstraintSpec>,
 }

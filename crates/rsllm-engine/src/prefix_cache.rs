@@ -107,6 +107,11 @@ impl PrefixCache {
             .count()
     }
 
+    /// Tokens at the start of `tokens` that a new sequence would take over.
+    pub(crate) fn known(&mut self, adapter: Option<u32>, tokens: &[TokenId]) -> usize {
+        self.find(adapter, tokens)
+    }
+
     /// Remembers the pages of a sequence: `slots` hold `tokens`. A page that is not full counts only if nothing will be
     /// written to it any more, which `is_final` says.
     pub(crate) fn insert(
@@ -480,7 +485,7 @@ fn is_evictable(pools: &PagePools, slot: PageSlot) -> (bool, bool) {
     )
 }
 
-fn common_len(ours: &[TokenId], theirs: &[TokenId]) -> usize {
+pub(crate) fn common_len(ours: &[TokenId], theirs: &[TokenId]) -> usize {
     ours.iter()
         .zip(theirs)
         .take_while(|(ours, theirs)| ours == theirs)

@@ -156,3 +156,26 @@ fn a_restored_prefix_pushes_out_what_nobody_uses_but_nothing_else() {
     engine.logits(vec![BOS]).unwrap().wait().unwrap();
     assert_eq!(restored(&engine, &bytes), 256);
 }
+
+#[test]
+fn a_folder_keeps_prefixes_and_one_damaged_file_hinders_no_other() {
+    let file = tiny_model(1200);
+    let folder = file.0.with_extension("prefixes");
+    let engine = load(&file, KvType::F16);
+    assert!(engine.restore_folder(&folder).unwrap().is_empty());
+    let (a, b) = (prompt(200), [&[BOS, 9][..], &prompt(200)].concat());
+    let first = engine.persist_prefix(&a, &folder).unwrap();
+    assert_eq!(engine.persist_prefix(&a, &folder).unwrap(), first);
+    engine.persist_prefix(&b, &folder).unwrap();
+    let foreign = folder.join("0000000000000000-0000000000000000.rsllm-kv");
+    std::fs::write(foreign, "other").unwrap();
+    std::fs::write(&first, &std::fs::read(&first).unwrap()[1..]).unwrap();
+    let engine = load(&file, KvType::F16);
+    let files = engine.restore_folder(&folder).unwrap();
+    assert_eq!(files.len(), 2);
+    let broken = files.iter().find(|file| file.path == first).unwrap();
+    assert!(matches!(broken.result, Err(EngineError::SavedPrefix(_))));
+    assert_eq!(numbers(&engine, &a, 1).1, 1, "the first token is known");
+    assert_eq!(numbers(&engine, &b, 1).1, 192);
+    std::fs::remove_dir_all(folder).unwrap();
+}

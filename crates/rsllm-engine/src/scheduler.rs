@@ -130,6 +130,21 @@ pub(crate) fn admit(
         .count()
 }
 
+/// Whether a sequence of `n_tokens` tokens should wait for one that is computing its prompt, because it begins alike. `n_common`
+/// tokens of that prompt are the same, `n_evaluated` of it are computed, and the newcomer would find `n_known` now. What is
+/// gained by waiting comes in whole pages. The one waited for runs, so it gets on, is preempted, or ends: each of these ends
+/// the wait.
+pub(crate) fn is_worth_waiting(
+    n_tokens: usize,
+    n_common: usize,
+    n_evaluated: usize,
+    n_known: usize,
+) -> bool {
+    // The newcomer computes at least its last token.
+    let pages = |n: usize| n / PAGE_LEN;
+    pages(n_common.min(n_tokens.saturating_sub(1))) > pages(n_evaluated).max(pages(n_known))
+}
+
 /// Fills `plan` with the next step.
 pub(crate) fn plan(state: &State<'_>, limits: &StepLimits, plan: &mut StepPlan) {
     plan.actions.clear();
@@ -283,6 +298,18 @@ mod tests {
                 Action::Preempt => None,
             })
             .collect()
+    }
+
+    #[test]
+    fn waiting_must_bring_a_page() {
+        // Five pages in common, two computed.
+        assert!(is_worth_waiting(400, 330, 130, 0));
+        // Nothing but what is there already, here or in the cache.
+        assert!(!is_worth_waiting(400, 330, 320, 0));
+        assert!(!is_worth_waiting(400, 330, 130, 320));
+        assert!(!is_worth_waiting(400, 63, 0, 0));
+        // The last token is computed in any case.
+        assert!(!is_worth_waiting(64, 64, 0, 0) && is_worth_waiting(65, 64, 0, 0));
     }
 
     #[test]

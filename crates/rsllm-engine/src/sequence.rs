@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rsllm_model::PageTable;
 
 use crate::TokenId;
-use crate::constraint::Constraint;
+use crate::constraint::{AheadConstraint, Constraint, MaskThread};
 use crate::error::EngineError;
 use crate::generation::{FinishReason, Piece};
 use crate::sampling::Sampler;
@@ -16,7 +16,11 @@ use crate::text::TextStream;
 pub(crate) struct Sequence {
     /// Prompt and generated tokens.
     ids: Vec<TokenId>,
+    /// Of them those that take the prefill product.
     n_prompt: usize,
+    n_generated: usize,
+    /// Tokens that stay in front when the context is full; `None` if that is the end.
+    num_keep: Option<usize>,
     /// Tokens whose KV is there.
     n_evaluated: usize,
     pages: PageTable,
@@ -27,7 +31,7 @@ pub(crate) struct Sequence {
     /// Sorted.
     end_tokens: Arc<[TokenId]>,
     sampler: Sampler,
-    constraint: Option<Constraint>,
+    constraint: Option<AheadConstraint>,
     text: TextStream,
 }
 
@@ -36,6 +40,7 @@ pub(crate) struct SequenceParts {
     pub(crate) prompt: Vec<TokenId>,
     pub(crate) context: usize,
     pub(crate) max_tokens: Option<usize>,
+    pub(crate) num_keep: Option<usize>,
     pub(crate) logprobs: Option<usize>,
     pub(crate) end_tokens: Arc<[TokenId]>,
     pub(crate) sampler: Sampler,
@@ -50,6 +55,7 @@ impl Sequence {
             prompt: mut ids,
             context,
             max_tokens,
+            num_keep,
             logprobs,
             end_tokens,
             mut sampler,
@@ -66,6 +72,8 @@ impl Sequence {
         Self {
             ids,
             n_prompt,
+            n_generated: 0,
+            num_keep,
             n_evaluated: 0,
             pages: PageTable::with_capacity(context),
             context,
@@ -73,7 +81,7 @@ impl Sequence {
             logprobs,
             end_tokens,
             sampler,
-            constraint,
+            constraint: constraint.map(AheadConstraint::new),
             text,
         }
     }
@@ -83,7 +91,7 @@ impl Sequence {
         &self.ids
     }
 
-    /// Tokens of the prompt.
+    /// Tokens that take the prefill product: those of the prompt, or all there were when the context was shifted.
     pub(crate) fn n_prompt(&self) -> usize {
         self.n_prompt
     }
@@ -129,10 +137,7 @@ impl Sequence {
     pub(crate) fn draw(&mut self, logits: &[f32]) -> Result<Option<FinishReason>, EngineError> {
         let id = match &mut self.constraint {
             Some(constraint) => {
-                let option = constraint.option_name();
-                let allowed = constraint
-                    .allowed()
-                    .map_err(|source| EngineError::Constraint { option, source })?;
+                let allowed = constraint.with(Constraint::allowed)?;
                 self.sampler.sample_within(logits, allowed)?
             }
             None => self.sampler.sample(logits)?,
@@ -147,12 +152,13 @@ impl Sequence {
         self.sampler.accept(id);
         let is_complete = self.accept_in_constraint(id)?;
         self.ids.push(id);
+        self.n_generated += 1;
         let stopped = self.text.push(id, logprobs);
         Ok(if stopped || is_complete {
             Some(FinishReason::Stop)
         } else if self.max_tokens.is_some_and(|max| self.n_generated() >= max) {
             Some(FinishReason::Length)
-        } else if self.ids.len() > self.context {
+        } else if self.is_full() && self.num_keep.is_none() {
             Some(FinishReason::Context)
         } else {
             None
@@ -164,11 +170,35 @@ impl Sequence {
         let Some(constraint) = &mut self.constraint else {
             return Ok(false);
         };
-        let option = constraint.option_name();
-        constraint
-            .accept(id)
-            .and_then(|()| constraint.is_complete())
-            .map_err(|source| EngineError::Constraint { option, source })
+        constraint.with(|constraint| {
+            constraint.accept(id)?;
+            constraint.is_complete()
+        })
+    }
+
+    /// Has the next mask computed by `masks` while the model computes the next logits.
+    pub(crate) fn look_ahead(&mut self, masks: &mut MaskThread) {
+        if let Some(constraint) = &mut self.constraint {
+            constraint.look_ahead(masks);
+        }
+    }
+
+    /// The last token has no place in the context.
+    pub(crate) fn is_full(&self) -> bool {
+        self.ids.len() > self.context
+    }
+
+    /// Makes the sequence, whose pages are gone, a new one: the tokens to keep, then the newer half of the others. Returns how
+    /// many were dropped.
+    pub(crate) fn shift(&mut self) -> usize {
+        debug_assert!(self.n_evaluated == 0 && self.pages.slots().is_empty());
+        // A quarter of the context at least must be able to move on.
+        let most = self.context - self.context.div_ceil(4);
+        let n_keep = self.num_keep.unwrap_or(0).min(most);
+        let n_dropped = (self.ids.len() - n_keep).div_ceil(2);
+        self.ids.drain(n_keep..n_keep + n_dropped);
+        self.n_prompt = self.ids.len();
+        n_dropped
     }
 
     /// Text that may leave.
@@ -194,6 +224,6 @@ impl Sequence {
 
     /// Tokens drawn so far, without an end-of-generation token.
     pub(crate) fn n_generated(&self) -> usize {
-        self.ids.len() - self.n_prompt
+        self.n_generated
     }
 }

@@ -17,7 +17,7 @@ use rsllm_tokenizer::Tokenizer;
 use crate::TokenId;
 use crate::batch::Batch;
 use crate::batching::{Live, StepState};
-use crate::constraint::Constraint;
+use crate::constraint::{Constraint, MaskThread};
 use crate::control::{CancelHandle, Control};
 use crate::embedding::Pooling;
 use crate::error::EngineError;
@@ -47,6 +47,8 @@ pub(crate) struct GenerateJob {
     pub(crate) constraint: Option<Constraint>,
     pub(crate) stop: StopMatcher,
     pub(crate) max_draft: usize,
+    /// Tokens to keep when the context is full.
+    pub(crate) shift: Option<usize>,
     pub(crate) events: Sender<Event>,
     pub(crate) cancel: CancelHandle,
     pub(crate) queued: Instant,
@@ -121,6 +123,7 @@ pub(crate) struct Worker<M> {
     /// In order of arrival, all before those that wait.
     pub(crate) running: Vec<Live>,
     pub(crate) step_state: StepState,
+    pub(crate) masks: MaskThread,
 }
 
 /// A request that waits.
@@ -154,6 +157,7 @@ impl<M: Forward> Worker<M> {
             waiting: VecDeque::new(),
             running: Vec::with_capacity(limits.max_sequences),
             step_state: StepState::new(),
+            masks: MaskThread::default(),
         }
     }
 

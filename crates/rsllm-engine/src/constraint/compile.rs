@@ -62,12 +62,16 @@ impl Grammars {
 
     fn compile_here(&self, spec: &ConstraintSpec) -> Result<Constraint, ConstraintError> {
         let kind = spec.option_name();
+        let mut warnings = Vec::new();
         let grammar = match spec {
             ConstraintSpec::Json => {
-                TopLevelGrammar::from_json_schema(schema::prepare(r#"{"type": "object"}"#)?)
+                let prepared = schema::prepare(r#"{"type": "object"}"#)?;
+                TopLevelGrammar::from_json_schema(prepared.schema)
             }
             ConstraintSpec::JsonSchema(text) => {
-                TopLevelGrammar::from_json_schema(schema::prepare(text)?)
+                let prepared = schema::prepare(text)?;
+                warnings = prepared.warnings;
+                TopLevelGrammar::from_json_schema(prepared.schema)
             }
             ConstraintSpec::Regex(pattern) => lark_of_regex(pattern)?,
             ConstraintSpec::Lark(text) => {
@@ -89,11 +93,14 @@ impl Grammars {
                 limits(spec),
             )
             .map_err(|error| ConstraintError::refused(kind, &error))?;
+        let mut matcher = Matcher::new(Ok(parser));
+        warnings.extend(matcher.grammar_warnings());
         let mut constraint = Constraint {
-            matcher: Matcher::new(Ok(parser)),
+            matcher,
             mask: None,
             end_tokens: self.end_tokens.to_vec(),
             kind,
+            warnings,
         };
         // The first mask finds what compiling does not: a start without any token, work beyond the limits.
         constraint.allowed().map_err(|error| match error {

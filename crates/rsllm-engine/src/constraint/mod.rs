@@ -9,6 +9,7 @@
 //! translate llama.cpp's grammars into its Lark dialect. Its way of forcing the canonical tokens of forced text is off: the mask
 //! is exactly the set of tokens whose bytes continue the text.
 
+mod ahead;
 mod compile;
 mod error;
 mod gbnf;
@@ -21,6 +22,7 @@ mod vocabulary;
 
 use llguidance::Matcher;
 
+pub(crate) use self::ahead::{AheadConstraint, MaskThread};
 pub use self::compile::Grammars;
 pub use self::error::{ConstraintError, GrammarError};
 pub use self::mask::TokenMask;
@@ -49,6 +51,7 @@ pub struct Constraint {
     /// Sorted.
     end_tokens: Vec<TokenId>,
     kind: &'static str,
+    warnings: Vec<String>,
 }
 
 impl ConstraintSpec {
@@ -81,6 +84,11 @@ impl Constraint {
     /// The option that carried its specification.
     pub fn option_name(&self) -> &'static str {
         self.kind
+    }
+
+    /// What of the specification is enforced otherwise than it says.
+    pub fn warnings(&self) -> &[String] {
+        &self.warnings
     }
 
     /// The tokens that may come next. Those that end a generation are among them exactly when the text may end here.

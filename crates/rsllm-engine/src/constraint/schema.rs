@@ -27,7 +27,7 @@ use super::error::ConstraintError;
 use super::regex::check_search;
 
 /// The schema as llguidance is to enforce it.
-pub(super) fn prepare(text: &str) -> Result<Value, ConstraintError> {
+pub(super) fn prepare(text: &str) -> Result<Prepared, ConstraintError> {
     if text.len() > MAX_SCHEMA_BYTES {
         return Err(too_large("bytes", text.len(), MAX_SCHEMA_BYTES));
     }
@@ -48,6 +48,7 @@ pub(super) fn prepare(text: &str) -> Result<Value, ConstraintError> {
         pending: Vec::new(),
         leads_on: HashSet::new(),
         n_nodes: 0,
+        warnings: Vec::new(),
     };
     let root = preparer.definition("", Openness::Closed)?;
     let mut definitions: Vec<Value> = Vec::new();
@@ -64,7 +65,7 @@ pub(super) fn prepare(text: &str) -> Result<Value, ConstraintError> {
         .map(|number| number.to_string())
         .zip(definitions)
         .collect();
-    Ok(json!({
+    let schema = json!({
         "x-guidance": {
             "coerce_one_of": true,
             "whitespace_flexible": true,
@@ -72,8 +73,22 @@ pub(super) fn prepare(text: &str) -> Result<Value, ConstraintError> {
         },
         "$ref": reference(root),
         "$defs": definitions,
-    }))
+    });
+    Ok(Prepared {
+        schema,
+        warnings: preparer.warnings,
+    })
 }
+
+/// A schema as it is enforced, and where that is not what it says.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    pub(super) schema: Value,
+    pub(super) warnings: Vec<String>,
+}
+
+/// More say nothing new.
+const MAX_WARNINGS: usize = 8;
 
 /// Whether objects without a word about other properties have none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -99,9 +114,18 @@ struct Preparer<'s> {
     /// Pointers from which references lead to something else than a reference.
     leads_on: HashSet<String>,
     n_nodes: usize,
+    warnings: Vec<String>,
 }
 
 impl<'s> Preparer<'s> {
+    /// A definition may be prepared twice, closed and open, and a schema have very many.
+    fn warn_of_one_of(&mut self, path: &str) {
+        let warning = format!("oneOf at {path} is enforced as anyOf");
+        if self.warnings.len() < MAX_WARNINGS && !self.warnings.contains(&warning) {
+            self.warnings.push(warning);
+        }
+    }
+
     /// The number of the definition at `pointer`; it is prepared later.
     fn definition(&mut self, pointer: &str, openness: Openness) -> Result<usize, ConstraintError> {
         let number = self.definitions.len();
@@ -248,6 +272,9 @@ impl<'s> Preparer<'s> {
                 let schemas = self.list(place, parts)?;
                 if schemas.as_array().is_some_and(Vec::is_empty) {
                     return Err(place.expected("an array of at least one schema"));
+                }
+                if keyword == "oneOf" && schemas.as_array().is_some_and(|all| all.len() > 1) {
+                    self.warn_of_one_of(path);
                 }
                 add_alternatives(keyword, schemas, out);
                 return Ok(());

@@ -114,6 +114,7 @@ impl Constraint {
             mask: self.mask.clone(),
             end_tokens: self.end_tokens.clone(),
             kind: self.kind,
+            warnings: self.warnings.clone(),
         }
     }
 }

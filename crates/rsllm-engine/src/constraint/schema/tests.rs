@@ -1,7 +1,20 @@
 use super::*;
 
 fn prepared(schema: &Value) -> Value {
-    prepare(&schema.to_string()).unwrap()
+    prepare(&schema.to_string()).unwrap().schema
+}
+
+#[test]
+fn what_is_not_enforced_to_the_letter_is_said_once() {
+    let choice = json!({"oneOf": [{"type": "null"}, {"type": "string"}]});
+    let schema = json!({"properties": {"a": choice, "b": {"oneOf": [{"type": "null"}]}}});
+    let warnings = prepare(&schema.to_string()).unwrap().warnings;
+    assert_eq!(warnings, ["oneOf at #/properties/a is enforced as anyOf"]);
+    let many: Vec<_> = (0..20).map(|_| choice.clone()).collect();
+    let warnings = prepare(&json!({"prefixItems": many}).to_string())
+        .unwrap()
+        .warnings;
+    assert_eq!(warnings.len(), MAX_WARNINGS);
 }
 
 /// What became of the root.
