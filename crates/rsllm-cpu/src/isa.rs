@@ -151,11 +151,11 @@ mod amx {
         const TILE: u32 = 1 << 24;
         const OSXSAVE: u32 = 1 << 27;
         const TILE_STATE: u32 = 0b11 << 17;
-        // SAFETY: every processor of this architecture that Rust supports has CPUID.
         #[allow(
             unused_unsafe,
             reason = "later versions of Rust than the oldest supported one declare CPUID safe"
         )]
+        // SAFETY: every processor of this architecture that Rust supports has CPUID.
         let (features, system) = unsafe {
             if __cpuid(0).eax < 7 {
                 return false;

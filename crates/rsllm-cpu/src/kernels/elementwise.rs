@@ -209,35 +209,48 @@ pub(crate) fn softmax_lanes(
     corrections: &mut [f32],
 ) {
     let lanes = maxima.len();
-    let mut offset = 0;
+    let whole = lanes / LANES * LANES;
     // Vectors of LANES lanes at a time keep the running values in registers.
-    while offset < lanes {
-        let width = LANES.min(lanes - offset);
-        let mut new = [f32::NEG_INFINITY; LANES];
-        new[..width].copy_from_slice(&maxima[offset..offset + width]);
-        for row in scores.chunks_exact(lanes) {
-            for (new, &s) in new.iter_mut().zip(&row[offset..offset + width]) {
-                *new = if s > *new { s } else { *new };
-            }
+    for first in (0..whole).step_by(LANES) {
+        softmax_part::<LANES>(scores, lanes, first, maxima, sums, corrections);
+    }
+    for first in whole..lanes {
+        softmax_part::<1>(scores, lanes, first, maxima, sums, corrections);
+    }
+}
+
+/// Lanes `first` to `first + N` of [`softmax_lanes`].
+#[inline(always)]
+fn softmax_part<const N: usize>(
+    scores: &mut [f32],
+    lanes: usize,
+    first: usize,
+    maxima: &mut [f32],
+    sums: &mut [f32],
+    corrections: &mut [f32],
+) {
+    const WITHIN: &str = "the part lies within the lanes";
+    let maxima: &mut [f32; N] = maxima[first..].first_chunk_mut().expect(WITHIN);
+    let mut new = *maxima;
+    for row in scores.chunks_exact(lanes) {
+        let row: &[f32; N] = row[first..].first_chunk().expect(WITHIN);
+        for (new, &s) in new.iter_mut().zip(row) {
+            *new = if s > *new { s } else { *new };
         }
-        let mut added = [0.0f32; LANES];
-        for row in scores.chunks_exact_mut(lanes) {
-            for ((s, &new), added) in row[offset..offset + width]
-                .iter_mut()
-                .zip(&new)
-                .zip(&mut added)
-            {
-                *s = exp(*s - new);
-                *added += *s;
-            }
+    }
+    let mut added = [0.0f32; N];
+    for row in scores.chunks_exact_mut(lanes) {
+        let row: &mut [f32; N] = row[first..].first_chunk_mut().expect(WITHIN);
+        for i in 0..N {
+            row[i] = exp(row[i] - new[i]);
+            added[i] += row[i];
         }
-        for lane in 0..width {
-            let correction = exp(maxima[offset + lane] - new[lane]);
-            corrections[offset + lane] = correction;
-            sums[offset + lane] = sums[offset + lane] * correction + added[lane];
-            maxima[offset + lane] = new[lane];
-        }
-        offset += width;
+    }
+    for i in 0..N {
+        let correction = exp(maxima[i] - new[i]);
+        corrections[first + i] = correction;
+        sums[first + i] = sums[first + i] * correction + added[i];
+        maxima[i] = new[i];
     }
 }
 

@@ -1,6 +1,4 @@
 //! AVX-512 with the tile unit (AMX-BF16) for the prefill product. All else is the AVX-512 table's.
-//! (Helper AMX: the lead has written and committed this version; your files are in /work/notes/amx-helper. Do not replace
-//! it: stop here, or only make `unpack.rs` faster.)
 
 mod product;
 mod unpack;

@@ -206,16 +206,15 @@ pub(super) fn pack(rows: &[&[f32]], tile: &mut [u16]) {
     assert!(pairs.len() == 16 && rows.len() <= 16, "one tile");
     let mut tokens = [_mm512_setzero_si512(); 16];
     for (token, row) in tokens.iter_mut().zip(rows) {
-        *token = match row.first_chunk::<32>() {
-            Some(row) => thirty_two(row),
-            None => {
-                let mut padded = [0.0; 32];
-                padded[..row.len()].copy_from_slice(row);
-                thirty_two(&padded)
-            }
+        *token = if let Some(row) = row.first_chunk::<32>() {
+            thirty_two(row)
+        } else {
+            let mut padded = [0.0; 32];
+            padded[..row.len()].copy_from_slice(row);
+            thirty_two(&padded)
         };
     }
-    for (pair, values) in pairs.iter_mut().zip(transposed(tokens)) {
+    for (pair, values) in pairs.iter_mut().zip(transposed(&tokens)) {
         store512(pair, values);
     }
 }
@@ -238,7 +237,7 @@ pub(super) fn transpose(tile: &mut [f32]) {
     for (value, row) in values.iter_mut().zip(&*rows) {
         *value = _mm512_castps_si512(load_f32(row));
     }
-    for (row, value) in rows.iter_mut().zip(transposed(values)) {
+    for (row, value) in rows.iter_mut().zip(transposed(&values)) {
         store_f32(row, _mm512_castsi512_ps(value));
     }
 }
@@ -246,7 +245,7 @@ pub(super) fn transpose(tile: &mut [f32]) {
 /// Sixteen vectors of sixteen 32-bit values, rows to columns.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
-fn transposed(v: [__m512i; 16]) -> [__m512i; 16] {
+fn transposed(v: &[__m512i; 16]) -> [__m512i; 16] {
     let zero = _mm512_setzero_si512();
     // In quarters: pairs of rows, then fours.
     let mut fours = [zero; 16];

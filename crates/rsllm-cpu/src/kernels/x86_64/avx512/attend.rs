@@ -115,7 +115,7 @@ fn scores<const BYTES: usize>(
                 }
             }
             let mut scores = [0.0; POSITIONS];
-            store_f32(&mut scores, sum_each(sums));
+            store_f32(&mut scores, sum_each(&sums));
             out[first..first + count].copy_from_slice(&scores[..count]);
         }
         first += count;
@@ -125,7 +125,7 @@ fn scores<const BYTES: usize>(
 /// The sum of all lanes of each of sixteen vectors, in a fixed order.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn sum_each(v: [__m512; 16]) -> __m512 {
+fn sum_each(v: &[__m512; 16]) -> __m512 {
     let mut pairs = [_mm512_setzero_ps(); 8];
     for (i, pair) in pairs.iter_mut().enumerate() {
         let (a, b) = (v[2 * i], v[2 * i + 1]);
@@ -236,10 +236,6 @@ impl<const BYTES: usize> Values<'_, BYTES> {
     /// Vectors `first` to `first + W` of each head.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    #[expect(
-        clippy::needless_range_loop,
-        reason = "indices of several arrays at once"
-    )]
     fn columns<const H: usize, const W: usize>(
         &self,
         acc: &mut [[f32; 16]],

@@ -296,7 +296,7 @@ pub(super) fn dot_rows<U: Pod, const MINIMA: bool>(
     let column = |c: usize| &prepared[c * column_blocks..][..n_units];
     let mut c = 0;
     while c < n_columns {
-        let rows = Rows {
+        let part = Part {
             rows,
             row_bytes,
             n_columns,
@@ -304,21 +304,21 @@ pub(super) fn dot_rows<U: Pod, const MINIMA: bool>(
         };
         match n_columns - c {
             1 => {
-                dot_columns::<U, MINIMA, 4, 1>(rows, [column(c)], load);
+                dot_columns::<U, MINIMA, 4, 1>(part, [column(c)], load);
                 c += 1;
             }
             2 | 3 => {
-                dot_columns::<U, MINIMA, 2, 2>(rows, [column(c), column(c + 1)], load);
+                dot_columns::<U, MINIMA, 2, 2>(part, [column(c), column(c + 1)], load);
                 c += 2;
             }
             4..8 => {
                 let x = std::array::from_fn(|i| column(c + i));
-                dot_columns::<U, MINIMA, 2, 4>(rows, x, load);
+                dot_columns::<U, MINIMA, 2, 4>(part, x, load);
                 c += 4;
             }
             _ => {
                 let x = std::array::from_fn(|i| column(c + i));
-                dot_columns::<U, MINIMA, 1, 8>(rows, x, load);
+                dot_columns::<U, MINIMA, 1, 8>(part, x, load);
                 c += 8;
             }
         }
@@ -326,7 +326,7 @@ pub(super) fn dot_rows<U: Pod, const MINIMA: bool>(
 }
 
 /// Rows, and where the results of some columns go: the first of each `n_columns`.
-struct Rows<'a> {
+struct Part<'a> {
     rows: &'a [u8],
     row_bytes: usize,
     n_columns: usize,
@@ -341,16 +341,16 @@ struct Rows<'a> {
     reason = "an index into several arrays at once, and all registers in the end"
 )]
 fn dot_columns<U: Pod, const MINIMA: bool, const R: usize, const C: usize>(
-    rows: Rows<'_>,
+    part: Part<'_>,
     x: [&[Prepared]; C],
     load: impl Fn(&U) -> Weights + Copy,
 ) {
-    let Rows {
+    let Part {
         rows,
         row_bytes,
         n_columns,
         out,
-    } = rows;
+    } = part;
     let n_rows = rows.len() / row_bytes;
     let n_units = x[0].len();
     for (r, out) in (0..n_rows).step_by(R).zip(out.chunks_mut(R * n_columns)) {

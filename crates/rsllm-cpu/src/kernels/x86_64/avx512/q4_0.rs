@@ -9,7 +9,7 @@ use crate::kernels::Prepared;
 use super::dot::{Activations, Call, Weights, dot_rows, lanes_of_32};
 use super::halves;
 use super::simd::{load128, load512};
-use super::unpack::{Place, each_unit, unpack_units};
+use super::unpack::{Place, unpack_units};
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(super) fn dot(
@@ -38,13 +38,6 @@ pub(super) fn dot(
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(super) fn unpack(blocks: &[u8], out: &mut [f32]) {
     unpack_units::<[BlockQ4_0; 8], 32, OFFSET, 0>(blocks, out, &PLACES, |unit| load(unit));
-}
-
-/// Calls `put` with the place and the values of each sixteen.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(in crate::kernels::x86_64) fn each(blocks: &[u8], put: impl FnMut(usize, __m512)) {
-    each_unit::<[BlockQ4_0; 8], 32, OFFSET, 0>(blocks, &PLACES, |unit| load(unit), put);
 }
 
 /// What a code is above its value.

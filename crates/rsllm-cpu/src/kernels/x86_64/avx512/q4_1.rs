@@ -10,7 +10,7 @@ use super::dot::{Activations, Call, Weights, dot_rows, lanes_of_32};
 use super::halves;
 use super::q4_0::{PLACES, join, nibble_octets, nibbles};
 use super::simd::load512;
-use super::unpack::{each_unit, unpack_units};
+use super::unpack::unpack_units;
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(super) fn dot(
@@ -39,13 +39,6 @@ pub(super) fn dot(
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(super) fn unpack(blocks: &[u8], out: &mut [f32]) {
     unpack_units::<[BlockQ4_1; 8], 32, 0, 1>(blocks, out, &PLACES, |unit| load(unit));
-}
-
-/// Calls `put` with the place and the values of each sixteen.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(in crate::kernels::x86_64) fn each(blocks: &[u8], put: impl FnMut(usize, __m512)) {
-    each_unit::<[BlockQ4_1; 8], 32, 0, 1>(blocks, &PLACES, |unit| load(unit), put);
 }
 
 const SCALES: halves::Places<2> = halves::Places::new(size_of::<BlockQ4_1>(), 1, [0, 80]);

@@ -9,7 +9,7 @@ use crate::kernels::Prepared;
 
 use super::dot::{Activations, Call, Weights, dot_rows, lanes_of_32};
 use super::simd::load512;
-use super::unpack::{Place, each_unit, unpack_units};
+use super::unpack::{Place, unpack_units};
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(super) fn dot(
@@ -38,13 +38,6 @@ pub(super) fn dot(
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(super) fn unpack(blocks: &[u8], out: &mut [f32]) {
     unpack_units::<BlockQ4K, 32, 0, -1>(blocks, out, &PLACES, |block| load(block));
-}
-
-/// Calls `put` with the place and the values of each sixteen.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(in crate::kernels::x86_64) fn each(blocks: &[u8], put: impl FnMut(usize, __m512)) {
-    each_unit::<BlockQ4K, 32, 0, -1>(blocks, &PLACES, |unit| load(unit), put);
 }
 
 /// Vectors 0 and 1 hold the first and the second half of groups 0, 2, 4, 6, which are the low halves of the bytes;
@@ -120,7 +113,7 @@ pub(super) const ODD_QUARTERS: i32 = 0b11_01_11_01;
 /// twelve bytes of packed scales.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(super) fn scales_and_minima<U: Pod>(block: &U) -> __m512 {
+pub(in crate::kernels::x86_64) fn scales_and_minima<U: Pod>(block: &U) -> __m512 {
     let head = load512::<0, _>(block);
     let factors = _mm512_permutexvar_epi16(load512::<0, _>(&FACTORS), head);
     let factors = _mm512_cvtph_ps(_mm512_castsi512_si256(factors));

@@ -79,7 +79,7 @@ fn half(ql: __m512i, qh: __m256i) -> [__m512i; 2] {
 /// A half as f32 in all lanes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(super) fn broadcast_half(half: F16Le) -> __m512 {
+pub(in crate::kernels::x86_64) fn broadcast_half(half: F16Le) -> __m512 {
     _mm512_cvtph_ps(_mm256_set1_epi16(half.to_bits() as i16))
 }
 

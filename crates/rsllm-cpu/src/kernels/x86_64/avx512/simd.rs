@@ -10,7 +10,7 @@ use bytemuck::Pod;
 /// 64 bytes from byte `AT` of `src` on.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(super) fn load512<const AT: usize, T: Pod>(src: &T) -> __m512i {
+pub(in crate::kernels::x86_64) fn load512<const AT: usize, T: Pod>(src: &T) -> __m512i {
     const { assert!(AT + 64 <= size_of::<T>()) };
     // SAFETY: the 64 bytes lie within `src`, by the line above; `loadu` has no alignment duty.
     unsafe { _mm512_loadu_si512(std::ptr::from_ref(src).byte_add(AT).cast()) }
@@ -19,7 +19,7 @@ pub(super) fn load512<const AT: usize, T: Pod>(src: &T) -> __m512i {
 /// 32 bytes from byte `AT` of `src` on.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(super) fn load256<const AT: usize, T: Pod>(src: &T) -> __m256i {
+pub(in crate::kernels::x86_64) fn load256<const AT: usize, T: Pod>(src: &T) -> __m256i {
     const { assert!(AT + 32 <= size_of::<T>()) };
     // SAFETY: the 32 bytes lie within `src`, by the line above; `loadu` has no alignment duty.
     unsafe { _mm256_loadu_si256(std::ptr::from_ref(src).byte_add(AT).cast()) }
@@ -28,7 +28,7 @@ pub(super) fn load256<const AT: usize, T: Pod>(src: &T) -> __m256i {
 /// 16 bytes from byte `AT` of `src` on.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(super) fn load128<const AT: usize, T: Pod>(src: &T) -> __m128i {
+pub(in crate::kernels::x86_64) fn load128<const AT: usize, T: Pod>(src: &T) -> __m128i {
     const { assert!(AT + 16 <= size_of::<T>()) };
     // SAFETY: the 16 bytes lie within `src`, by the line above; `loadu` has no alignment duty.
     unsafe { _mm_loadu_si128(std::ptr::from_ref(src).byte_add(AT).cast()) }
