@@ -20,6 +20,7 @@ from rsllm.cli.sessions import ServerSession, Settings
 from rsllm.config import config
 from rsllm.errors import DownloadError
 from rsllm.store.manifest import MediaType
+from rsllm.store.name import ModelName
 from rsllm.store.progress import Progress
 from tests.server.conftest import Bench
 from tests.support.background import serving_in_thread
@@ -379,3 +380,13 @@ def test_help_of_a_command_by_name(rsllm_command: Run) -> None:
     assert rsllm_command("help").stdout == rsllm_command("--help").stdout
     assert rsllm_command("start", "--help").stdout.startswith("Usage: rsllm start")
     assert rsllm_command("help", "nosuch").exit_code == 2
+
+
+def test_saving_a_conversation(server: Bench, talk: Callable[..., str]) -> None:
+    output = talk("/set system S", "/set parameter seed 7", "hi", "/save mine", "/save a@b", "/save")
+    assert "Created new model 'mine'" in output
+    assert "error: The model name 'a@b' is invalid" in output
+    assert "Usage:\n  /save <modelname>" in output
+    stored = server.store.find(ModelName.parse("mine"))
+    assert (stored.system, stored.parameters) == ("S", {"seed": 7})
+    assert stored.messages == [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ab" * 4}]

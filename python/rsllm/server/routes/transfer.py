@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from rsllm.errors import ModelNotFoundError
+from rsllm.server import options
 from rsllm.server.routes.common import model_name, progress_response, read_body, services_of
 from rsllm.server.schemas import TransferRequest
 from rsllm.server.service import Services, in_thread
@@ -54,6 +55,12 @@ async def create(request: Request) -> Response:
     stream = body.flag("stream", True)
     name = model_name(body.text("model", "name"))
     asked = creating.CreateRequest.from_dict(members)
+    # What a model cannot be run with is refused now, and not when somebody runs it.
+    given = {
+        name: [value] if name == "stop" and isinstance(value, str) else value
+        for name, value in asked.parameters.items()
+    }
+    options.read(given, {})
     events = _create(services_of(request), name, asked)
     return progress_response(request, events, stream=stream)
 
