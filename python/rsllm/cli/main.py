@@ -24,6 +24,7 @@ __all__ = ["cli", "main"]
 # The module of each command, in the order of the help.
 _COMMANDS = {
     "serve": "serve",
+    "create": "create",
     "show": "show",
     "run": "run",
     "stop": "stop",
@@ -35,6 +36,7 @@ _COMMANDS = {
     "rm": "rm",
     "tokenize": "tokenize",
     "bench": "bench",
+    "gguf": "gguf",
     "prune": "prune",
     "doctor": "doctor",
 }
