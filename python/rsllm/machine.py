@@ -10,7 +10,7 @@ from typing import Any
 from rsllm import _core
 from rsllm.system import memory, processor_name
 
-__all__ = ["describe", "read_bandwidth"]
+__all__ = ["describe", "memory_plan", "read_bandwidth"]
 
 
 def describe() -> dict[str, Any]:
@@ -32,3 +32,8 @@ def describe() -> dict[str, Any]:
 def read_bandwidth(path: str | os.PathLike[str], threads: int) -> float:
     """The best rate, in bytes a second, at which `threads` threads read the mapped file and do nothing else."""
     return _core.measure_read_bandwidth(os.fspath(path), threads)
+
+
+def memory_plan(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What loading the file would take, as `_core.plan` figures it without allocating; raises `MemoryPlanError`."""
+    return _core.plan(os.fspath(path))

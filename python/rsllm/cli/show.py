@@ -1,8 +1,9 @@
-"""`rsllm show`: what a model file says about itself."""
+"""`rsllm show`: what a model is, of a file by itself, of a model in the store by the server that has it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,11 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["command", "describe_loaded"]
 
-# Names of `general.file_type`, llama.cpp's summary of the tensor types.
-_FILE_TYPES = {
-    0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 7: "Q8_0", 8: "Q5_0", 9: "Q5_1", 10: "Q2_K", 11: "Q3_K_S", 12: "Q3_K_M",
-    13: "Q3_K_L", 14: "Q4_K_S", 15: "Q4_K_M", 16: "Q5_K_S", 17: "Q5_K_M", 18: "Q6_K", 21: "Q2_K_S", 32: "BF16",
-}  # fmt: skip
 _FIELDS = (
     ("context length", "context_length"),
     ("embedding length", "embedding_length"),
@@ -27,33 +23,168 @@ _FIELDS = (
     ("attention heads", "attention.head_count"),
     ("KV heads", "attention.head_count_kv"),
 )
+_PLANNED = (
+    "architecture", "parameters", "context", "context_reason", "training_context", "max_sequences", "kv_type",
+    "threads", "isa", "weight_bytes", "kv_bytes", "scratch_bytes",
+)  # fmt: skip
 _ARRAY_LIMIT = 16
 _TEXT_LIMIT = 60
+
+
+_SECTIONS = ("license", "modelfile", "parameters", "system", "template")
+_ONE_SECTION = "only one of '--license', '--modelfile', '--parameters', '--system', or '--template' can be specified"
 
 
 @click.command("show")
 @model_argument
 @click.option("-v", "--verbose", is_flag=True, help="Also the metadata and the tensors.")
-@click.option("--template", "section", flag_value="tokenizer.chat_template", help="Print the chat template only.")
-@click.option("--license", "section", flag_value="general.license", help="Print the licence only.")
+@click.option("--license", is_flag=True, help="Print the licence only.")
+@click.option("--modelfile", is_flag=True, help="Print a Modelfile that makes the model again.")
+@click.option("--parameters", is_flag=True, help="Print the parameters only.")
+@click.option("--template", is_flag=True, help="Print the template only.")
+@click.option("--system", is_flag=True, help="Print the system message only.")
+@click.option("--plan", is_flag=True, help="What loading it here would take: memory, context, and why so much.")
 @json_option
-def command(model: str, verbose: bool, section: str | None, as_json: bool) -> None:
-    """Show what MODEL is: architecture, size, metadata, tensors.
+def command(model: str, verbose: bool, plan: bool, as_json: bool, **wanted: bool) -> None:
+    """Show what MODEL is: architecture, size, capabilities, parameters; of a file also its layout.
 
     \b
     Examples:
-      rsllm show demo
+      rsllm show llama3.2
+      rsllm show --modelfile llama3.2
+      rsllm show --plan demo
       rsllm show -v ./model.gguf
       rsllm show --json demo | jq .model
-      rsllm show --template demo
     """
+    from rsllm.refs import is_local
+
+    chosen = [name for name in _SECTIONS if wanted[name]]
+    if len(chosen) > 1:
+        raise click.UsageError(_ONE_SECTION, click.get_current_context())
+    if plan:
+        _show_plan(model, as_json)
+    elif is_local(model):
+        _show_file(model, chosen, verbose=verbose, as_json=as_json)
+    else:
+        _show_stored(model, chosen, verbose=verbose, as_json=as_json)
+
+
+def _show_plan(model: str, as_json: bool) -> None:
+    """The memory that a model would take if it were loaded now."""
+    from rsllm.machine import memory_plan
+    from rsllm.refs import resolve
+    from rsllm.refs.progress import format_bytes
+
+    plan = memory_plan(resolve(model))
+    if as_json:
+        print_json(plan)
+        return
+    rows = [
+        (name.replace("_", " "), format_bytes(plan[name]) if name.endswith("_bytes") else str(plan[name]))
+        for name in _PLANNED
+        if name in plan
+    ]
+    click.echo(sections({"Plan": rows, "Warnings": [("", str(one)) for one in plan.get("warnings") or ()]}))
+
+
+def _show_stored(model: str, chosen: list[str], *, verbose: bool, as_json: bool) -> None:
+    """A model of the store, by the server where one answers."""
+    reply = _ask(model, verbose)
+    if chosen:
+        click.echo(str(reply.get(chosen[0], "")).removesuffix("\n"))
+    elif as_json:
+        print_json(reply)
+    else:
+        click.echo(sections(_described(reply, verbose)))
+
+
+def _ask(model: str, verbose: bool) -> dict[str, Any]:
+    """What the server says of a model; where none answers on this machine, what the store says."""
+    from rsllm.cli.ondemand import connect
+
+    with connect(start=False) as client:
+        if client.is_up() or not client.address.is_loopback:
+            return client.show(model, verbose=verbose)
+    from rsllm.server.listing import show
+    from rsllm.store.name import ModelName
+    from rsllm.store.store import Store
+
+    return show(Store.default(read_only=True).find(ModelName.parse(model)), verbose=verbose)
+
+
+def _described(reply: Mapping[str, Any], verbose: bool) -> dict[str, Iterable[tuple[str, str]]]:
+    """The sections of a model of the store, as `ollama show` lays them out."""
+    content: dict[str, Iterable[tuple[str, str]]] = {
+        "Model": _model_rows(reply),
+        "Capabilities": [(str(name), "") for name in reply.get("capabilities") or ()],
+        "Projector": _projector_rows(reply.get("projector_info") or {}),
+        "Parameters": [_pair(line) for line in str(reply.get("parameters") or "").splitlines()],
+    }
+    if verbose:
+        info = reply.get("model_info") or {}
+        content["Metadata"] = [(key, _short(info[key])) for key in sorted(info)]
+        content["Tensors"] = [
+            (tensor["name"], f"{tensor['type']}    {_short(tensor['shape'])}") for tensor in reply.get("tensors") or ()
+        ]
+    content["System"] = _first_lines(reply.get("system"))
+    content["License"] = _first_lines(reply.get("license"))
+    return content
+
+
+def _model_rows(reply: Mapping[str, Any]) -> list[tuple[str, str]]:
+    from rsllm.store.details import human_count
+
+    details, info = reply.get("details") or {}, reply.get("model_info") or {}
+    architecture = info.get("general.architecture") or details.get("family")
+    count = info.get("general.parameter_count")
+    rows = (
+        ("Remote model", reply.get("remote_model")),
+        ("Remote URL", reply.get("remote_host")),
+        ("architecture", architecture),
+        ("parameters", human_count(count) if isinstance(count, int) and count else details.get("parameter_size")),
+        ("context length", info.get(f"{architecture}.context_length") or details.get("context_length")),
+        ("embedding length", info.get(f"{architecture}.embedding_length") or details.get("embedding_length")),
+        ("quantization", details.get("quantization_level")),
+        ("requires", reply.get("requires")),
+    )
+    return [(name, str(value)) for name, value in rows if value]
+
+
+def _projector_rows(info: Mapping[str, Any]) -> list[tuple[str, str]]:
+    from rsllm.store.details import human_count
+
+    architecture = info.get("general.architecture")
+    count = info.get("general.parameter_count")
+    rows = (
+        ("architecture", architecture),
+        ("parameters", human_count(count) if isinstance(count, int) else None),
+        ("embedding length", info.get(f"{architecture}.vision.embedding_length")),
+        ("dimensions", info.get(f"{architecture}.vision.projection_dim")),
+    )
+    return [(name, str(value)) for name, value in rows if value]
+
+
+def _pair(line: str) -> tuple[str, str]:
+    name, _, value = line.partition(" ")
+    return name, value.strip()
+
+
+def _first_lines(text: str | None) -> list[tuple[str, str]]:
+    """The first two lines that are not empty, and a sign that there are more."""
+    lines = [line.strip() for line in (text or "").splitlines() if line.strip()]
+    return [(line, "") for line in (*lines[:2], *(["..."] if len(lines) > 2 else []))]
+
+
+def _show_file(model: str, chosen: list[str], *, verbose: bool, as_json: bool) -> None:
+    """A file, whether or not any store knows it."""
     from rsllm import gguf
     from rsllm.refs import resolve
 
-    file = gguf.open(resolve(model))
+    path = resolve(model)
+    file = gguf.open(path)
     metadata = file.metadata
-    if section is not None:
-        click.echo(metadata.get(section) or f"The file has no {section}.")
+    if chosen:
+        click.echo(_of_file(chosen[0], path, metadata))
         return
     tensors = list(file.tensors.values())
     if as_json:
@@ -68,6 +199,17 @@ def command(model: str, verbose: bool, section: str | None, as_json: bool) -> No
         )
         lines = table(rows, ("name", "type", "shape", "bytes"), right=(3,)).splitlines()
         click.echo("\n".join("    " + line for line in lines))
+
+
+def _of_file(section: str, path: Path, metadata: Mapping[str, Any]) -> str:
+    if section == "modelfile":
+        from rsllm.store.modelfile import Instruction
+
+        return str(Instruction("from", str(path.resolve())))
+    key = {"license": "general.license", "template": "tokenizer.chat_template"}.get(section)
+    if key is None:
+        return f"A file has no {section}; a model made of it with `rsllm create` may."
+    return str(metadata.get(key) or f"The file has no {key}.")
 
 
 def describe_loaded(model: Model) -> str:
@@ -159,7 +301,9 @@ def _parameters(tensors: list[TensorView]) -> int:
 
 def _quantization(metadata: Mapping[str, Any], tensors: list[TensorView]) -> str:
     """What the file calls itself, or else the type that most bytes have."""
-    named = _FILE_TYPES.get(metadata.get("general.file_type", -1))
+    from rsllm.store.details import FILE_TYPES
+
+    named = FILE_TYPES.get(metadata.get("general.file_type", -1))
     if named:
         return named
     sizes: dict[str, int] = {}
