@@ -77,6 +77,9 @@ class FakeCore:
             **changed,
         }
 
+    def watch(self, fd: int) -> None:
+        pass
+
     def load(self, path: str, options: Mapping[str, Any]) -> FakeEngine:
         behaviour = read(path)
         for line in behaviour.get("log", ()):
@@ -119,7 +122,7 @@ class FakeEngine:
         return bytearray(16 * len(inputs))
 
     def metrics(self) -> dict[str, Any]:
-        return {"running": FakeGeneration.running}
+        return {"running": FakeGeneration.running, "pages": self.context, "page_len": 1}
 
     def generate(self, ids: list[int], options: dict[str, Any]) -> FakeGeneration:
         if len(ids) >= self.context:

@@ -29,6 +29,7 @@ from rsllm.runner.policy import (
     max_loaded_models,
     may_start,
     may_wait,
+    parallel_within_limit,
     parse_keep_alive,
     reload_reason,
 )
@@ -388,3 +389,10 @@ def test_who_may_start(running: list[int], wanted: int, capacity: int, parallel:
 def test_who_may_wait() -> None:
     assert [may_wait(waiting, 2) for waiting in range(4)] == [True, True, False, False]
     assert not may_wait(0, 0)
+
+
+def test_more_at_once_than_a_step_holds_is_cut_and_said() -> None:
+    assert parallel_within_limit(None) == (None, None)
+    assert parallel_within_limit(64) == (64, None)
+    parallel, told = parallel_within_limit(500)
+    assert parallel == 64 and told is not None and "500" in told and "64" in told

@@ -191,6 +191,49 @@ impl Engine {
         )
     }
 
+    /// The KV of the first whole pages of `ids`, as bytes for `restore_prefix`.
+    fn save_prefix<'py>(
+        &self,
+        py: Python<'py>,
+        ids: Vec<TokenId>,
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        let bytes = wait_for(py, self.engine.save_prefix(&ids))?;
+        Ok(PyBytes::new(py, &bytes))
+    }
+
+    /// Takes saved bytes into the prefix cache; returns their tokens.
+    fn restore_prefix(&self, py: Python<'_>, data: Vec<u8>) -> PyResult<usize> {
+        let reply = py.detach(|| self.engine.restore_prefix(data));
+        wait_for(py, reply)
+    }
+
+    /// Saves a prefix to a file of a folder; returns its path.
+    fn persist_prefix(
+        &self,
+        py: Python<'_>,
+        ids: Vec<TokenId>,
+        folder: PathBuf,
+    ) -> PyResult<PathBuf> {
+        py.detach(|| self.engine.persist_prefix(&ids, &folder))
+            .map_err(|error| engine_error(py, &error))
+    }
+
+    /// Takes all prefixes of this model that a folder has into the prefix cache: (path, tokens, error) each.
+    fn restore_prefixes(
+        &self,
+        py: Python<'_>,
+        folder: PathBuf,
+    ) -> PyResult<Vec<(PathBuf, usize, Option<String>)>> {
+        let files = py
+            .detach(|| self.engine.restore_folder(&folder))
+            .map_err(|error| engine_error(py, &error))?;
+        let files = files.into_iter().map(|file| match file.result {
+            Ok(n_tokens) => (file.path, n_tokens, None),
+            Err(error) => (file.path, 0, Some(error.to_string())),
+        });
+        Ok(files.collect())
+    }
+
     /// What the engine has done so far and holds now.
     fn metrics<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let metrics = self.engine.metrics();

@@ -151,6 +151,9 @@ impl Generation {
         dict.set_item("seed", stats.seed)?;
         dict.set_item("prompt_tokens", stats.prompt_tokens)?;
         dict.set_item("cached_tokens", stats.cached_tokens)?;
+        dict.set_item("shifts", stats.shifts)?;
+        dict.set_item("dropped_tokens", stats.dropped_tokens)?;
+        dict.set_item("warnings", stats.warnings)?;
         dict.set_item("generated_tokens", stats.generated_tokens)?;
         dict.set_item("drafted_tokens", stats.drafted_tokens)?;
         dict.set_item("accepted_tokens", stats.accepted_tokens)?;

@@ -17,6 +17,7 @@ mod sampling;
 mod tensor_data;
 mod tokenizer;
 mod waiting;
+mod watch;
 
 #[pyo3::pymodule(gil_used = false)]
 mod _core {
@@ -36,6 +37,8 @@ mod _core {
     use crate::tensor_data::TensorData;
     #[pymodule_export]
     use crate::tokenizer::Tokenizer;
+    #[pymodule_export]
+    use crate::watch::exit_when_closed;
 
     #[pymodule_export]
     #[allow(non_upper_case_globals, reason = "the name is Python's")]

@@ -17,15 +17,21 @@ pub(crate) fn generate_options(
     tokenizer: Option<&Tokenizer>,
 ) -> PyResult<GenerateOptions> {
     let mut options = GenerateOptions::default();
+    let (mut shift, mut num_keep) = (false, 0);
     for (name, value) in dict {
         let name: String = name.extract()?;
         if name == "logit_bias" {
             let value = OptionValue { py, value: &value };
             options.sampling.logit_bias = value.biases(tokenizer)?;
+        } else if name == "shift" {
+            shift = OptionValue { py, value: &value }.switch("shift")?;
+        } else if name == "num_keep" {
+            num_keep = OptionValue { py, value: &value }.count("num_keep")?;
         } else {
             set_option(py, &mut options, &name, &value)?;
         }
     }
+    options.shift = shift.then_some(num_keep);
     Ok(options)
 }
 

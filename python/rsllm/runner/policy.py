@@ -41,6 +41,7 @@ __all__ = [
     "max_loaded_models",
     "may_start",
     "may_wait",
+    "parallel_within_limit",
     "parse_keep_alive",
     "reload_reason",
 ]
@@ -50,6 +51,8 @@ KEEP_ALIVE_SECONDS = 300.0
 DEFAULT_MAX_QUEUE = 512
 MODELS_A_DEVICE = 3
 # Where a context is not asked for, this much is had unless the model or the memory forbids it.
+# Sequences of a step of the engine; a row of logits each has its place.
+MOST_SEQUENCES = 64
 USEFUL_CONTEXT = 4096
 SMALLEST_CONTEXT = 4
 PAGE_TOKENS = 64
@@ -330,6 +333,14 @@ def may_start(running: Sequence[int], wanted: int, capacity: int, parallel: int 
     if parallel is not None:
         return len(running) < parallel
     return sum(map(_pages, running)) + _pages(wanted) <= capacity // PAGE_TOKENS
+
+
+def parallel_within_limit(wanted: int | None) -> tuple[int | None, str | None]:
+    """OLLAMA_NUM_PARALLEL as far as a step has room for it, and what to tell the user where that is less."""
+    if wanted is None or wanted <= MOST_SEQUENCES:
+        return wanted, None
+    told = f"OLLAMA_NUM_PARALLEL is {wanted}; at most {MOST_SEQUENCES} requests run at once, the others wait"
+    return MOST_SEQUENCES, told
 
 
 def may_wait(waiting: int, limit: int) -> bool:

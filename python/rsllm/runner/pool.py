@@ -17,6 +17,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import logging
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
@@ -40,6 +41,7 @@ T = TypeVar("T")
 
 # Tokens that an answer without a limit is taken to have when places are counted. The engine copes with longer ones.
 _EXPECTED_TOKENS = 256
+_log = logging.getLogger("rsllm.runner")
 
 
 @dataclass(frozen=True)
@@ -96,13 +98,16 @@ class RunnerPool:
         OLLAMA_CONTEXT_LENGTH is not among them: it yields to a model's own parameter and to what the model was trained
         for, which the caller knows; see `policy.context_size`.
         """
+        parallel, warning = policy.parallel_within_limit(config.num_parallel)
+        if warning is not None:
+            _log.warning(warning)
         settings = Settings(
             max_loaded=policy.max_loaded_models(config.max_loaded_models),
-            parallel=config.num_parallel,
+            parallel=parallel,
             max_queue=config.max_queue,
             keep_alive=config.keep_alive_seconds,
         )
-        defaults = RunnerOptions(kv_type=config.kv_type, isa=config.isa, max_sequences=config.num_parallel)
+        defaults = RunnerOptions(kv_type=config.kv_type, isa=config.isa, max_sequences=parallel)
         limits = Limits(load_seconds=config.load_timeout_seconds, memory_bytes=config.runner_memory_bytes)
         return cls(settings, **{"defaults": defaults, "limits": limits, **arguments})
 

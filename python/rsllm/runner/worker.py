@@ -5,7 +5,8 @@ once, whatever is running. The *pump* collects what the engine has made of all s
 *Callers*, a few, answer what has one answer and may take long (logits, tokens of a long text), and compile constraints.
 
 The process ends when its socket closes: the parent is gone or wants it gone, and what it still computes is for nobody.
-The kernel also kills it when the parent dies, which needs no thread of this process to be able to run.
+A thread of the core sees that too and needs no interpreter for it: it ends a process whose threads are all busy. The
+kernel also kills it when the parent dies.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
-from rsllm.errors import OptionError, ProtocolError
+from rsllm.errors import ProtocolError
 from rsllm.runner.faults import to_fault
 from rsllm.runner.pieces import pack_logprobs, unpack_options
 from rsllm.runner.protocol import (
@@ -82,6 +83,8 @@ class EngineLike(Protocol):
     def detokenize(self, ids: list[int], *, render_special: bool = True) -> str: ...
     def logits(self, ids: list[int]) -> bytearray: ...
     def generate(self, ids: list[int], options: dict[str, Any]) -> GenerationLike: ...
+    def embed(self, ids: list[list[int]], *, pooling: str = ..., normalise: bool = ...) -> bytearray: ...
+    def metrics(self) -> dict[str, Any]: ...
     def close(self) -> None: ...
 
 
@@ -92,6 +95,7 @@ class CoreLike(Protocol):
 
     def plan(self, path: str, options: Mapping[str, Any]) -> dict[str, Any] | None: ...
     def load(self, path: str, options: Mapping[str, Any]) -> EngineLike: ...
+    def watch(self, fd: int) -> None: ...
 
 
 class _Core:
@@ -109,6 +113,9 @@ class _Core:
     def load(self, path: str, options: Mapping[str, Any]) -> EngineLike:
         return self._core.Engine(path, **options)
 
+    def watch(self, fd: int) -> None:
+        self._core.exit_when_closed(fd)
+
 
 class Worker:
     """One connection and, once loaded, one engine."""
@@ -125,6 +132,7 @@ class Worker:
     def serve(self) -> None:
         """Answer until the other side is gone or says `Shutdown`. Raises `ProtocolError`."""
         self._core = self._make_core()
+        self._core.watch(self._connection.fileno())
         self.send(Hello(PROTOCOL_VERSION, self._core.__version__, os.getpid()))
         decoder = FrameDecoder()
         while data := self._connection.recv(_READ_BYTES):
@@ -182,9 +190,9 @@ class Worker:
         except Exception as error:
             self.send(Failed(None, to_fault(error)))
         else:
-            metrics = _metrics(self._engine)
-            kv = {"kv_tokens": metrics["pages"] * metrics["page_len"]} if "pages" in metrics else {}
-            self.send(Ready({**self._engine.info(), **kv}, self._engine.special_tokens()))
+            metrics = self._engine.metrics()
+            kv_tokens = metrics["pages"] * metrics["page_len"]
+            self.send(Ready({**self._engine.info(), "kv_tokens": kv_tokens}, self._engine.special_tokens()))
 
     def _generate(self, message: Generate) -> None:
         if self._engine is None:
@@ -252,19 +260,11 @@ def _logits(engine: EngineLike, ids: list[int]) -> _Binary:
 
 
 def _embed(engine: EngineLike, inputs: list[list[int]], options: dict[str, Any]) -> _Binary:
-    embed: Callable[..., bytearray] | None = getattr(engine, "embed", None)
-    if embed is None:
-        raise OptionError("embeddings are not supported by this build", name="embed")
-    return _Binary(embed(inputs, **options), {"rows": len(inputs)})
+    return _Binary(engine.embed(inputs, **options), {"rows": len(inputs)})
 
 
 def _stats(engine: EngineLike) -> dict[str, Any]:
-    return {"info": engine.info(), "metrics": _metrics(engine)}
-
-
-def _metrics(engine: EngineLike) -> dict[str, Any]:
-    metrics: Callable[[], dict[str, Any]] | None = getattr(engine, "metrics", None)
-    return {} if metrics is None else metrics()
+    return {"info": engine.info(), "metrics": engine.metrics()}
 
 
 _METHODS: dict[str, Callable[..., Any]] = {
