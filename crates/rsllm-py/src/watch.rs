@@ -1,7 +1,10 @@
 //! Watching a socket without the interpreter: a process whose other end is gone ends itself, whatever its Python threads do.
 #![cfg_attr(
     unix,
-    expect(unsafe_code, reason = "poll and _exit are C; the standard library has no safe way to either")
+    expect(
+        unsafe_code,
+        reason = "poll and _exit are C; the standard library has no safe way to either"
+    )
 )]
 
 use pyo3::prelude::*;
