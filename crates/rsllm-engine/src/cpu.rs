@@ -51,7 +51,8 @@ pub fn cpu_report() -> CpuReport {
         isa,
         available_isas: Isa::available(),
         threads: usable_cores(),
-        kernels: Kernels::for_isa(isa).map_or_else(Vec::new, |_| kernel_reports(isa)),
+        kernels: Kernels::for_isa(isa)
+            .map_or_else(Vec::new, |kernels| kernel_reports(isa, kernels)),
     }
 }
 
@@ -71,7 +72,7 @@ pub fn measure_read_bandwidth(path: &Path, n_threads: usize) -> Result<f64, Engi
     Ok(read_bandwidth(&tensors, n_threads))
 }
 
-fn kernel_reports(isa: Isa) -> Vec<KernelReport> {
+fn kernel_reports(isa: Isa, kernels: &Kernels) -> Vec<KernelReport> {
     let weight_types = GgmlType::ALL.iter().filter(|ty| {
         // Q8_1 and Q8_K are formats of activations.
         ty.can_dequantize() && !matches!(ty, GgmlType::Q8_1 | GgmlType::Q8_K)
@@ -85,7 +86,7 @@ fn kernel_reports(isa: Isa) -> Vec<KernelReport> {
             KernelReport {
                 ty,
                 decode: format!("{isa} {activations} dot"),
-                prefill: format!("{isa} f32 product"),
+                prefill: format!("{isa} {} product", kernels.prefill_operands(ty)),
             }
         })
         .collect()
@@ -104,7 +105,7 @@ fn reason_for(isa: Isa, features: &[(&'static str, bool)]) -> String {
         .filter(|name| !has(name))
         .collect();
     format!(
-        "the best this processor has; {better} needs {}",
+        "the best that can be used here; {better} needs {}",
         missing.join(", ")
     )
 }

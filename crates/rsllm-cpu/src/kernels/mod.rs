@@ -238,6 +238,14 @@ impl Kernels {
         }
     }
 
+    /// What prefill products with weights of type `ty` multiply: `f32` or `bf16`.
+    pub fn prefill_operands(&self, ty: GgmlType) -> &'static str {
+        match self.tiles.and_then(|tiles| (tiles.unpack)(ty)) {
+            Some(_) => "bf16",
+            None => "f32",
+        }
+    }
+
     /// The unpacking kernel for weights of type `ty`.
     pub(crate) fn unpack(&self, ty: GgmlType) -> Option<Unpack> {
         Some(match ty {
