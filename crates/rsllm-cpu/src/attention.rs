@@ -40,8 +40,8 @@ struct ThreadScratch {
     accumulators: Aligned<f32>,
     /// `[page_len, head_dim]` unpacked K or V.
     page: Aligned<f32>,
-    /// V transposed, or the scores `[group, page_len]` of a decode row.
-    page_transposed: Aligned<f32>,
+    /// Scores `[group, page_len]` of a decode row.
+    decode_scores: Aligned<f32>,
     /// `[page_len, LANES]`.
     scores: Aligned<f32>,
     /// Maximum, sum, correction and query index of each lane.
@@ -69,10 +69,10 @@ impl AttentionScratch {
                         head_dim * LANES,
                     )?,
                     page: Aligned::new(allocator, "attention page", page_len * head_dim)?,
-                    page_transposed: Aligned::new(
+                    decode_scores: Aligned::new(
                         allocator,
-                        "attention page",
-                        page_len * head_dim.max(limits.max_heads),
+                        "attention scores",
+                        page_len * limits.max_heads,
                     )?,
                     scores: Aligned::new(allocator, "attention scores", page_len * LANES)?,
                     maxima: Aligned::new(allocator, "attention maxima", LANES)?,

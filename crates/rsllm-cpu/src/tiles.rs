@@ -210,6 +210,13 @@ impl Strip<'_, '_> {
         let half_len = panel.len() / 2;
         for (i, row) in rows.enumerate() {
             let packed = &weight.rows(self.output.matrix, row..row + 1)[bytes.clone()];
+            // The same piece of the next panel: the processor's own prefetching stops at every row.
+            let ahead = row + PANEL_ROWS;
+            if ahead < weight.n_rows {
+                let ahead = &weight.rows(self.output.matrix, ahead..ahead + 1)[bytes.clone()];
+                // SAFETY: an instruction set of this machine.
+                unsafe { (self.tiles.prefetch)(ahead) };
+            }
             let row = &mut panel[i / GROUP * half_len + i % GROUP * TILE_K..];
             if !block.len().is_multiple_of(TILE_K) {
                 // Left-over bits may be no number, and that times the zeros of the other side is none either.

@@ -149,7 +149,7 @@ impl Reader<'_> {
             let run = self.run(position, positions.end);
             let (k, v) = (self.rows(&self.kv.k, run), self.rows(&self.kv.v, run));
             let n = run.len;
-            let scores = &mut scratch.page_transposed.as_mut_slice()[..n * group];
+            let scores = &mut scratch.decode_scores.as_mut_slice()[..n * group];
             let unpacked = &mut scratch.page.as_mut_slice()[..n * head_dim];
             self.scores(k, v, q, scores, unpacked, scratch.scores.as_mut_slice());
             for (g, scores) in scores.chunks_exact_mut(n).enumerate() {

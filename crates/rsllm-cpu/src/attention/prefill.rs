@@ -17,13 +17,18 @@ impl Attention<'_> {
         let output = SharedSlice::new(dst);
         let threads = SharedSlice::new(&mut self.scratch.threads);
         // A group wider than the lanes is walked in parts of LANES heads.
-        let tokens_per_block = (LANES / group).max(1);
+        let most_tokens = (LANES / group).max(1);
+        // Few tokens are cut smaller, or there is not work for every thread.
+        let fewest_tokens = (kernels.gemm_columns / group).clamp(1, most_tokens);
+        let n_threads = self.pool.n_threads();
         for sequence in step
             .sequences
             .iter()
             .filter(|s| s.first_row < step.counts.n_prefill)
         {
             let pages = step.pages_of(sequence);
+            let per_thread = sequence.n_rows * layout.n_kv_heads / (2 * n_threads);
+            let tokens_per_block = per_thread.clamp(fewest_tokens, most_tokens);
             let n_blocks = sequence.n_rows.div_ceil(tokens_per_block);
             let n_jobs = n_blocks * layout.n_kv_heads;
             self.pool.run_pieces(n_jobs, 1, |jobs, thread| {
@@ -123,13 +128,11 @@ impl Block<'_> {
             }
             // SAFETY: an instruction set of this machine; the bytes hold `n * head_dim` values.
             unsafe { (self.unpack)(&self.kv.v.as_slice()[start..start + bytes], rows) };
-            let v_transposed = &mut scratch.page_transposed.as_mut_slice()[..n * head_dim];
-            transpose(rows, v_transposed, head_dim);
             for panel in 0..n_panels {
                 let scores = &mut scores[panel * n * columns..(panel + 1) * n * columns];
                 let lane_range = panel * columns..(panel + 1) * columns;
                 // SAFETY: an instruction set of this machine; slices carry their lengths, and the product is
-                // `[head_dim, n] x [n, columns]`.
+                // `[n, head_dim]` transposed times `[n, columns]`.
                 unsafe {
                     (elementwise.scale)(scores, self.params.scale);
                     if let Some(cap) = self.params.softcap {
@@ -146,7 +149,7 @@ impl Block<'_> {
                     let acc = &mut accumulators
                         [panel * head_dim * columns..(panel + 1) * head_dim * columns];
                     (elementwise.scale_lanes)(acc, corrections);
-                    (self.kernels.gemm)(v_transposed, scores, acc);
+                    (self.kernels.gemm_transposed)(rows, scores, acc);
                 }
             }
         }
@@ -230,16 +233,6 @@ impl Block<'_> {
             for (y, &x) in dst.iter_mut().zip(acc.iter().skip(column).step_by(columns)) {
                 *y = x * scale;
             }
-        }
-    }
-}
-
-/// `[n, width]` to `[width, n]`.
-fn transpose(src: &[f32], dst: &mut [f32], width: usize) {
-    let n = src.len() / width;
-    for (i, row) in src.chunks_exact(width).enumerate() {
-        for (j, &x) in row.iter().enumerate() {
-            dst[j * n + i] = x;
         }
     }
 }

@@ -120,6 +120,8 @@ pub(crate) struct Tiles {
     pub(crate) release: unsafe fn(),
     /// `(rows, tile)`: values of at most 16 tokens, 32 each or fewer, to one right-hand tile; the rest is zero.
     pub(crate) pack: unsafe fn(&[&[f32]], &mut [u16]),
+    /// Asks for bytes that will be read soon.
+    pub(crate) prefetch: unsafe fn(&[u8]),
     /// `(a, b, c, accumulate)`: `c` `[group of tokens][2][TILE_F32]` is the product of `a` `[2][k tile][TILE]` and `b`
     /// `[group of tokens][k tile][TILE]`, or is increased by it.
     pub(crate) multiply: unsafe fn(&[u16], &[u16], &mut [f32], bool),
@@ -169,6 +171,8 @@ pub struct Kernels {
     /// Tokens that one call of `gemm` works on.
     pub(crate) gemm_columns: usize,
     pub(crate) gemm: Gemm,
+    /// The same with `a` `[k, n_rows]`; equal to [`Self::gemm`] bit for bit.
+    pub(crate) gemm_transposed: Gemm,
     /// Where there is a tile unit.
     pub(crate) tiles: Option<&'static Tiles>,
     pub(crate) attend_f32: Option<Attend>,

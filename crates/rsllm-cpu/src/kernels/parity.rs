@@ -465,6 +465,14 @@ fn matrix_products_match_at_odd_shapes() {
             let (b, mut found) = (narrow(&b), narrow(&c));
             // SAFETY: `tables` gives instruction sets this machine has; the lengths are those of the signature.
             unsafe { (table.gemm)(&a, &b, &mut found) };
+            let mut columns_first = vec![0.0; a.len()];
+            for (i, &value) in a.iter().enumerate() {
+                columns_first[i % k * n_rows + i / k] = value;
+            }
+            let mut same = narrow(&c);
+            // SAFETY: as above.
+            unsafe { (table.gemm_transposed)(&columns_first, &b, &mut same) };
+            assert_eq!(same, found, "{} transposed", table.isa);
             for r in 0..n_rows {
                 for j in 0..columns {
                     let start = c[r * widest + j];

@@ -41,6 +41,7 @@ pub(crate) const SCALAR: Kernels = Kernels {
     quantize_activations,
     gemm_columns: GEMM_COLUMNS,
     gemm,
+    gemm_transposed,
     tiles: None,
     attend_f32: None,
     attend_f16: None,
@@ -98,6 +99,20 @@ fn gemm(a: &[f32], b: &[f32], c: &mut [f32]) {
     }
     for (a_row, c_row) in a.chunks_exact(k).zip(c.chunks_exact_mut(GEMM_COLUMNS)) {
         for (&weight, b_row) in a_row.iter().zip(b.chunks_exact(GEMM_COLUMNS)) {
+            for (y, &x) in c_row.iter_mut().zip(b_row) {
+                *y += weight * x;
+            }
+        }
+    }
+}
+
+fn gemm_transposed(a: &[f32], b: &[f32], c: &mut [f32]) {
+    let n_rows = c.len() / GEMM_COLUMNS;
+    if n_rows == 0 {
+        return;
+    }
+    for (a_row, b_row) in a.chunks_exact(n_rows).zip(b.chunks_exact(GEMM_COLUMNS)) {
+        for (&weight, c_row) in a_row.iter().zip(c.chunks_exact_mut(GEMM_COLUMNS)) {
             for (y, &x) in c_row.iter_mut().zip(b_row) {
                 *y += weight * x;
             }

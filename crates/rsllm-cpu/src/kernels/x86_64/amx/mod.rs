@@ -17,6 +17,7 @@ static TILES: Tiles = Tiles {
     configure: product::configure,
     release: product::release,
     pack: product::pack,
+    prefetch: unpack::prefetch,
     multiply: product::multiply,
     transpose: product::transpose,
 };

@@ -9,7 +9,7 @@ use rsllm_quant::{BlockQ4_0, BlockQ4_1, BlockQ4K, BlockQ8_0, GgmlType, as_blocks
 
 use crate::kernels::x86_64::avx512::{
     floats, q2_k, q3_k, q4_k, q5_0, q5_1, q5_k, q6_k,
-    simd::{load128, load256, store512},
+    simd::{load128, load256, prefetch_row, store512},
 };
 use crate::kernels::{TILE, UnpackTiles};
 
@@ -179,4 +179,10 @@ fn put(tiles: &mut [u16], at: usize, values: __m512) {
         .expect("places are multiples of 16 within the tiles");
     // SAFETY: both are 256 bits without invalid values.
     *dst = unsafe { std::mem::transmute::<__m256bh, [u16; 16]>(_mm512_cvtneps_pbh(values)) };
+}
+
+/// Into L2, every line.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
+pub(super) fn prefetch(bytes: &[u8]) {
+    prefetch_row(bytes, 0, bytes.len());
 }

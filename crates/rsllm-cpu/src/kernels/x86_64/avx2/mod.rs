@@ -51,6 +51,7 @@ pub(crate) const AVX2: Kernels = Kernels {
     quantize_activations: quantize::quantize_activations,
     gemm_columns: gemm::COLUMNS,
     gemm: gemm::gemm,
+    gemm_transposed: gemm::gemm_transposed,
     elementwise: elementwise::ELEMENTWISE,
     ..scalar::SCALAR
 };

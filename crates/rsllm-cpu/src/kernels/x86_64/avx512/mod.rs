@@ -53,6 +53,7 @@ pub(crate) const AVX512: Kernels = Kernels {
     quantize_activations: quantize::quantize_activations,
     gemm_columns: gemm::COLUMNS,
     gemm: gemm::gemm,
+    gemm_transposed: gemm::gemm_transposed,
     attend_f32: Some(attend::F32),
     attend_f16: Some(attend::F16),
     attend_bf16: Some(attend::BF16),

@@ -85,7 +85,7 @@ pub(super) fn prefetch_behind<T>(src: &T) {
     unused_unsafe,
     reason = "later versions of Rust than the oldest supported one declare prefetches safe"
 )]
-pub(super) fn prefetch_row(src: &[u8], start: usize, len: usize) {
+pub(in crate::kernels::x86_64) fn prefetch_row(src: &[u8], start: usize, len: usize) {
     let Some(row) = src.get(start..start + len) else {
         return;
     };
