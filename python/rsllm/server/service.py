@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import array
 import asyncio
+import logging
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -29,6 +30,8 @@ from rsllm.store.store import Store
 from rsllm.streams import Stats, Token
 
 __all__ = ["Embeddings", "Final", "Piece", "Services", "chat", "embed", "generate", "unload"]
+
+log = logging.getLogger("rsllm.server")
 
 # Inputs and tokens of one call to a runner.
 _EMBED_INPUTS = 32
@@ -214,6 +217,8 @@ async def _answer(
     with_context: bool = False,
 ) -> AsyncIterator[Piece | Final]:
     warnings = [*asked.warnings, *prompt.warnings]
+    for warning in prompt.warnings:
+        log.warning("%s", warning)
     if request.render_only:
         yield Final("", warnings=warnings, rendered=prompt.text)
         return
