@@ -68,7 +68,8 @@ pub(crate) fn exp(x: f32) -> f32 {
     // Adding and subtracting 1.5 * 2^23 rounds to the nearest integer without a rounding instruction.
     const ROUND: f32 = 12_582_912.0;
     let clamped = x.clamp(-87.3, 88.0);
-    let n = (clamped * LOG2_E + ROUND) - ROUND;
+    let shifted = clamped * LOG2_E + ROUND;
+    let n = shifted - ROUND;
     let r = (clamped - n * LN2_HIGH) - n * LN2_LOW;
     let mut p = 1.987_569_1e-4;
     p = p * r + 1.398_2e-3;
@@ -77,7 +78,9 @@ pub(crate) fn exp(x: f32) -> f32 {
     p = p * r + 1.666_666_5e-1;
     p = p * r + 5.000_000_1e-1;
     let value = (p * r * r + r) + 1.0;
-    let power = f32::from_bits(((n as i32 + 127) as u32) << 23);
+    // The low bits of `shifted` count from those of ROUND; a conversion, which saturates, would not be vectorised.
+    let n = shifted.to_bits().wrapping_sub(ROUND.to_bits());
+    let power = f32::from_bits(n.wrapping_add(127) << 23);
     if x < -87.3 { 0.0 } else { value * power }
 }
 
