@@ -41,6 +41,8 @@ class GenerateOptions(TypedDict, total=False):
     logprobs: int | bool | None
     ignore_eos: bool
     max_draft: int
+    shift: bool
+    num_keep: int
     logit_bias: Mapping[int | str, float]
     schema: Any
     regex: str | None
@@ -359,6 +361,22 @@ _TABLE = (
         "most tokens to guess from the text so far and verify at once; changes speed, not text",
         f"a whole number from 0 to {MAX_DRAFT}",
         _integer(0, MAX_DRAFT),
+        int,
+    ),
+    Option(
+        "shift",
+        False,
+        "when the context is full, forget the older half of it and go on; `stats.shifts` counts",
+        "True or False",
+        _boolean,
+        _parse_bool,
+    ),
+    Option(
+        "num_keep",
+        4,
+        "tokens at the beginning that a shift keeps",
+        f"a whole number from 0 to {MAX_TOKENS_LIMIT}",
+        _integer(0, MAX_TOKENS_LIMIT),
         int,
     ),
     Option(

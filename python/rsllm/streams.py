@@ -98,6 +98,8 @@ _COUNTS = (
     "prompt_tokens",
     "cached_tokens",
     "generated_tokens",
+    "shifts",
+    "dropped_tokens",
     "drafted_tokens",
     "accepted_tokens",
     "queue_ns",
@@ -120,6 +122,10 @@ class Stats:
     cached_tokens: int
     """Prompt tokens whose KV was already there; they were not computed again."""
     generated_tokens: int
+    shifts: int
+    """Times that a full context was begun anew with its newer half."""
+    dropped_tokens: int
+    """Tokens that these forgot."""
     drafted_tokens: int
     """Tokens that were guessed from the text so far and verified beside others."""
     accepted_tokens: int
@@ -129,12 +135,15 @@ class Stats:
     decode_ns: int
     first_token_ns: int
     total_ns: int
+    warnings: tuple[str, ...] = ()
+    """What was done otherwise than asked, such as parts of a schema that are not enforced."""
 
     @classmethod
     def from_core(cls, stats: Mapping[str, Any]) -> Stats:
         return cls(
             finish_reason=stats.get("finish_reason") or "cancelled",
             stop_text=stats.get("stop_text"),
+            warnings=tuple(map(str, stats.get("warnings") or ())),
             **{name: int(stats.get(name) or 0) for name in _COUNTS},
         )
 

@@ -78,6 +78,8 @@ def test_options_reach_the_engine(rsllm_command: Run, model_file: str, core: Any
         "logprobs": None,
         "ignore_eos": True,
         "max_draft": 7,
+        "shift": False,
+        "num_keep": 4,
         "logit_bias": [],
         "schema": None,
         "regex": None,

@@ -223,7 +223,8 @@ async def _answer(
         yield Final("", warnings=warnings, rendered=prompt.text)
         return
     ids: list[int] = []
-    generation = await lease.generate(prompt.ids, asked.sampling)
+    shifting = {"shift": request.shift, "num_keep": max(0, asked.num_keep)}
+    generation = await lease.generate(prompt.ids, {**asked.sampling, **shifting})
     async for token in generation:
         ids += token.ids
         logprobs = _logprobs(token)
@@ -232,6 +233,9 @@ async def _answer(
     stats = generation.stats
     if stats is None:
         raise RuntimeError("a sequence that has ended has figures")
+    warnings += stats.warnings
+    if stats.shifts:
+        warnings.append(f"the context was full: {stats.dropped_tokens} of its older tokens were forgotten on the way")
     if stats.finish_reason == "context":
         warnings.append(f"stopped because the context of {lease.info['context']} tokens is full")
     reason = "stop" if stats.finish_reason == "stop" else "length"
