@@ -35,7 +35,8 @@ def cpu_info() -> dict[str, Any]:
     """features (name -> bool), isa (chosen), available_isas, kernels (type -> {decode, prefill}), threads, reason."""
 
 def exit_when_closed(fd: int, *, status: int = 0, grace_ms: int = 500) -> bool:
-    """End the process once the other side of the socket `fd` has closed it, and it has not ended by itself `grace_ms` later.
+    """End the process once the other side of the socket `fd` has closed it, and it has not ended by itself `grace_ms`
+    later.
 
     The thread that watches needs no GIL. False where there is no way to watch."""
 
@@ -140,8 +141,8 @@ class Engine:
         """Queue one sequence. Options: max_tokens (None = until the context is full), temperature, top_k, top_p, min_p,
         typical_p, repeat_penalty, repeat_last_n, presence_penalty, frequency_penalty, seed (None = random), stop
         (list of str), logprobs (int or None: how many alternatives), ignore_eos (bool), max_draft (most tokens to guess
-        and verify at once), shift (bool: a full context is no end, the older half of it is forgotten), num_keep (tokens at
-        the start that a shift keeps), logit_bias (list of pairs of an
+        and verify at once), shift (bool: a full context is no end, the older half of it is forgotten), num_keep (tokens
+        at the start that a shift keeps), logit_bias (list of pairs of an
         id or a text and a number, or False for a ban), and one of schema (JSON text, or "json" for any object), regex
         and grammar (GBNF or Lark)."""
     def bench(self, *, prompt: int, generate: int, depth: int) -> dict[str, Any]:
@@ -149,15 +150,15 @@ class Engine:
     def embed(self, ids: list[list[int]], *, pooling: str = "last", normalise: bool = True) -> bytearray:
         """float32 rows of embed_dim values, one a text (pooling mean, cls or last) or one a token (none)."""
     def save_prefix(self, ids: list[int]) -> bytes:
-        """The KV of the first whole pages (64 tokens) of `ids`, computed where it is not known. Raises `OptionError` for less
-        than a page."""
+        """The KV of the first whole pages (64 tokens) of `ids`, computed where it is not known. Raises `OptionError` for
+        less than a page."""
     def restore_prefix(self, data: bytes) -> int:
         """Take what `save_prefix` gave, of the same file and KV type, into the prefix cache; its tokens. Raises
         `OptionError` for damaged or foreign bytes."""
     def persist_prefix(self, ids: list[int], folder: str) -> str:
         """`save_prefix` to a file of `folder`; its path."""
     def restore_prefixes(self, folder: str) -> list[tuple[str, int, str | None]]:
-        """Take all prefixes of this model in `folder` into the prefix cache: path, tokens, and an error or None each."""
+        """Take all prefixes of this model in `folder` into the prefix cache: path, tokens, and an error or None."""
     def metrics(self) -> dict[str, Any]:
         """As of the last step: waiting, running, started, ended, preempted, queue_ns, prefill_tokens, prefill_ns,
         decode_tokens, decode_ns, cached_tokens, drafted_tokens,
@@ -180,4 +181,5 @@ class Generation:
     def cancel(self) -> None: ...
     def stats(self) -> dict[str, Any]:
         """finish_reason (stop|length|cancelled|context|error), stop_text, seed, prompt_tokens, cached_tokens,
-        shifts, dropped_tokens (by shifts), warnings (list of str), generated_tokens, drafted_tokens, accepted_tokens, queue_ns, prefill_ns, decode_ns, first_token_ns, total_ns."""
+        shifts, dropped_tokens (by shifts), warnings (list of str), generated_tokens, drafted_tokens, accepted_tokens,
+        queue_ns, prefill_ns, decode_ns, first_token_ns, total_ns."""
