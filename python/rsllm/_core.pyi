@@ -150,8 +150,8 @@ class Engine:
     def embed(self, ids: list[list[int]], *, pooling: str = "last", normalise: bool = True) -> bytearray:
         """float32 rows of embed_dim values, one a text (pooling mean, cls or last) or one a token (none)."""
     def save_prefix(self, ids: list[int]) -> bytes:
-        """The KV of the first whole pages (64 tokens) of `ids`, computed where it is not known. Raises `OptionError` for
-        less than a page."""
+        """The KV of the first whole pages (64 tokens) of `ids`, computed where it is not known. Raises `OptionError`
+        for less than a page."""
     def restore_prefix(self, data: bytes) -> int:
         """Take what `save_prefix` gave, of the same file and KV type, into the prefix cache; its tokens. Raises
         `OptionError` for damaged or foreign bytes."""
