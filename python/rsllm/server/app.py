@@ -13,7 +13,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from rsllm.server.access import Access, Rules
-from rsllm.server.routes import inference, models, transfer
+from rsllm.server.routes import dialects, inference, models, transfer
 from rsllm.server.service import Services
 from rsllm.server.streaming import JsonResponse
 
@@ -62,6 +62,13 @@ def _routes() -> list[Route]:
         _route("POST", "/api/create", transfer.create),
         _route("HEAD", "/api/blobs/{digest}", transfer.has_blob),
         _route("POST", "/api/blobs/{digest}", transfer.upload),
+        _route("POST", "/v1/chat/completions", dialects.chat_completions),
+        _route("POST", "/v1/completions", dialects.completions_route),
+        _route("POST", "/v1/embeddings", dialects.embeddings),
+        _route("POST", "/v1/responses", dialects.responses_route),
+        _route("POST", "/v1/messages", dialects.messages),
+        _route("GET", "/v1/models", dialects.models),
+        _route("GET", "/v1/models/{model:path}", dialects.model),
     ]
 
 

@@ -11,7 +11,8 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.responses import Response
@@ -19,7 +20,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from rsllm.server.errors import answer
 
-__all__ = ["EventResponse", "JsonResponse", "encode", "timestamp"]
+__all__ = ["EventResponse", "JsonResponse", "Wire", "encode", "timestamp"]
 
 log = logging.getLogger("rsllm.server")
 
@@ -41,13 +42,29 @@ class JsonResponse(Response):
         return cls(told.body, told.status, told.headers)
 
 
+@dataclass(frozen=True)
+class Wire:
+    """How a stream and its errors look."""
+
+    content_type: str = NDJSON
+    line: Callable[[Any], bytes] = lambda event: encode(event) + b"\n"
+    """An event as it is sent."""
+    error: Callable[[int, dict[str, Any]], dict[str, Any]] = lambda status, body: body
+    """The body of an error, of its status and the native one."""
+    late: Callable[[dict[str, Any]], Iterable[Any]] = lambda body: [body]
+    """The events of an error after others."""
+
+
 class EventResponse(Response):
     """Objects as they come, a line each; or, where `stream` is false, the only one as the whole reply."""
 
-    def __init__(self, events: AsyncIterator[dict[str, Any]], *, stream: bool, hidden: str | None = None) -> None:
+    def __init__(
+        self, events: AsyncIterator[Any], *, stream: bool, hidden: str | None = None, wire: Wire | None = None
+    ) -> None:
         self._events = events
         self._stream = stream
         self._hidden = hidden
+        self._wire = wire or Wire()
         self.background = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -70,14 +87,16 @@ class EventResponse(Response):
             try:
                 first = await anext(self._events)
             except Exception as error:
-                await JsonResponse.of_error(error, hidden=self._hidden)(scope, receive, send)
+                told = answer(error, hidden=self._hidden)
+                body = self._wire.error(told.status, told.body)
+                await JsonResponse(body, told.status, told.headers)(scope, receive, send)
                 return
             if not self._stream:
                 await JsonResponse(first)(scope, receive, send)
                 return
-            headers = [(b"content-type", NDJSON.encode())]
+            headers = [(b"content-type", self._wire.content_type.encode())]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-            await send(_line(first))
+            await send(self._part(first))
             await self._rest(send)
         finally:
             close = getattr(self._events, "aclose", None)
@@ -87,10 +106,14 @@ class EventResponse(Response):
     async def _rest(self, send: Send) -> None:
         try:
             async for event in self._events:
-                await send(_line(event))
+                await send(self._part(event))
         except Exception as error:
-            await send(_line(answer(error, hidden=self._hidden).body))
+            for event in self._wire.late(answer(error, hidden=self._hidden).body):
+                await send(self._part(event))
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+    def _part(self, event: Any) -> Message:
+        return {"type": "http.response.body", "body": self._wire.line(event), "more_body": True}
 
 
 def encode(value: Any) -> bytes:
@@ -115,10 +138,6 @@ def timestamp(nanoseconds: int | None = None) -> str:
 
 # Equal as JSON; what is put into a page cannot end its script there.
 _ESCAPES = [(character, f"\\u{ord(character):04x}") for character in "<>&\u2028\u2029"]
-
-
-def _line(event: Any) -> Message:
-    return {"type": "http.response.body", "body": encode(event) + b"\n", "more_body": True}
 
 
 async def _gone(receive: Receive) -> None:

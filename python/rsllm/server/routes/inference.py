@@ -16,7 +16,7 @@ from rsllm.server.schemas import ChatRequest, EmbedRequest, GenerateRequest, Inf
 from rsllm.server.service import Final, Piece
 from rsllm.server.streaming import EventResponse, JsonResponse, timestamp
 
-__all__ = ["chat", "embed", "embeddings", "generate"]
+__all__ = ["chat", "chat_events", "embed", "embed_reply", "embeddings", "generate", "generate_events"]
 
 Event = dict[str, Any]
 
@@ -24,29 +24,41 @@ Event = dict[str, Any]
 async def generate(request: Request) -> Response:
     """`POST /api/generate`."""
     asked = GenerateRequest.read(await read_body(request))
-    events = service.generate(services_of(request), asked)
-    return _response(request, asked, events, lambda text: {"response": text}, single=asked.is_empty)
+    return _response(request, asked, generate_events)
 
 
 async def chat(request: Request) -> Response:
     """`POST /api/chat`."""
     asked = ChatRequest.read(await read_body(request))
-    events = service.chat(services_of(request), asked)
+    return _response(request, asked, chat_events)
+
+
+def generate_events(services: service.Services, asked: GenerateRequest, *, stream: bool) -> AsyncIterator[Event]:
+    """The objects of `/api/generate`: as they come, or one."""
+    return _events(asked, service.generate(services, asked), lambda text: {"response": text}, stream=stream)
+
+
+def chat_events(services: service.Services, asked: ChatRequest, *, stream: bool) -> AsyncIterator[Event]:
+    """The objects of `/api/chat`: as they come, or one."""
 
     def message(text: str) -> Event:
         return {"message": {"role": "assistant", "content": text}}
 
-    return _response(request, asked, events, message, single=asked.is_empty)
+    return _events(asked, service.chat(services, asked), message, stream=stream)
 
 
 async def embed(request: Request) -> Response:
     """`POST /api/embed`."""
-    asked = EmbedRequest.read(await read_body(request))
+    return JsonResponse(await embed_reply(request, EmbedRequest.read(await read_body(request))))
+
+
+async def embed_reply(request: Request, asked: EmbedRequest) -> Event:
+    """The object of `/api/embed`."""
     if not asked.model:
         raise ApiError(404, "model '' not found")
     result = await _embeddings(request, asked)
     reply = {"model": asked.model, "embeddings": result.vectors, **result.metrics}
-    return JsonResponse(reply | ({"warnings": result.warnings} if result.warnings else {}))
+    return reply | ({"warnings": result.warnings} if result.warnings else {})
 
 
 async def embeddings(request: Request) -> Response:
@@ -68,18 +80,17 @@ async def _embeddings(request: Request, asked: EmbedRequest) -> service.Embeddin
         raise ApiError(400, f"invalid model name: {asked.model[:200]!r}", hint=error.hint) from None
 
 
-def _response(
-    request: Request,
-    asked: Inference,
-    events: AsyncIterator[Piece | Final],
-    shape: Callable[[str], Event],
-    *,
-    single: bool,
-) -> EventResponse:
+def _response(request: Request, asked: Any, events: Callable[..., AsyncIterator[Event]]) -> EventResponse:
     """The answer as lines or whole; what only loads or unloads is one object in any case."""
-    stream = asked.stream and not single and not asked.render_only
-    lines = _lines(asked, events, shape) if stream else _whole(asked, events, shape)
-    return EventResponse(lines, stream=stream, hidden=services_of(request).hidden)
+    stream = asked.stream and not asked.is_empty and not asked.render_only
+    services = services_of(request)
+    return EventResponse(events(services, asked, stream=stream), stream=stream, hidden=services.hidden)
+
+
+def _events(
+    asked: Inference, events: AsyncIterator[Piece | Final], shape: Callable[[str], Event], *, stream: bool
+) -> AsyncIterator[Event]:
+    return _lines(asked, events, shape) if stream else _whole(asked, events, shape)
 
 
 async def _lines(

@@ -1,0 +1,121 @@
+"""`/v1`: the other protocols over the native service, up to the wire. What each translates is tested with the dialects."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.server.conftest import METADATA, Bench
+
+HI = [{"role": "user", "content": "hi"}]
+ASK = {"model": "tiny", "messages": HI}
+
+
+def events(response: httpx2.Response) -> list[tuple[str | None, Any]]:
+    """Names and data of the events of a stream."""
+    assert response.headers["content-type"].startswith("text/event-stream"), response.text
+    found: list[tuple[str | None, Any]] = []
+    for block in response.text.strip().split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in block.splitlines())
+        data = fields["data"]
+        found.append((fields.get("event"), data if data == "[DONE]" else json.loads(data)))
+    return found
+
+
+async def test_a_chat_completion_whole(client: httpx2.AsyncClient) -> None:
+    reply = (await client.post("/v1/chat/completions", json={**ASK, "max_tokens": 3, "colour": 1})).json()
+    assert (reply["object"], reply["model"]) == ("chat.completion", "tiny")
+    [choice] = reply["choices"]
+    assert choice["message"]["role"] == "assistant" and choice["message"]["content"]
+    assert reply["usage"]["total_tokens"] == reply["usage"]["prompt_tokens"] + reply["usage"]["completion_tokens"]
+    assert any("colour" in warning for warning in reply["warnings"])
+
+
+async def test_a_chat_completion_as_events(client: httpx2.AsyncClient, bench: Bench) -> None:
+    bench.add(behaviour={"delay": 0.03, "pieces": 2})
+    body = {**ASK, "stream": True, "stream_options": {"include_usage": True}}
+    found = [data for _, data in events(await client.post("/v1/chat/completions", json=body))]
+    assert found[-1] == "[DONE]"
+    assert found[-2]["choices"] == [] and found[-2]["usage"]["completion_tokens"] == 2
+    texts = [chunk["choices"][0]["delta"].get("content", "") for chunk in found[:-2]]
+    assert "".join(texts) == "abab"
+    assert found[0]["choices"][0]["delta"]["role"] == "assistant"
+    assert found[-3]["choices"][0]["finish_reason"] == "stop"
+    assert len({chunk["id"] for chunk in found[:-1]}) == 1
+
+
+async def test_completions_go_through_generate(client: httpx2.AsyncClient) -> None:
+    reply = (await client.post("/v1/completions", json={"model": "tiny", "prompt": "hi"})).json()
+    assert reply["object"] == "text_completion" and reply["choices"][0]["text"]
+
+
+async def test_a_response_and_its_events(client: httpx2.AsyncClient) -> None:
+    body = {"model": "tiny", "input": "hi"}
+    reply = (await client.post("/v1/responses", json=body)).json()
+    assert (reply["object"], reply["status"]) == ("response", "completed")
+    names = [name for name, _ in events(await client.post("/v1/responses", json={**body, "stream": True}))]
+    assert names[:2] == ["response.created", "response.in_progress"]
+    assert names[-1] == "response.completed" and "response.output_text.delta" in names
+
+
+async def test_a_message_and_its_events(client: httpx2.AsyncClient) -> None:
+    body = {**ASK, "max_tokens": 16, "thinking": {"type": "enabled", "budget_tokens": 1024}}
+    reply = (await client.post("/v1/messages", json=body)).json()
+    assert (reply["type"], reply["content"][0]["type"]) == ("message", "text")
+    assert any("thinking" in warning for warning in reply["warnings"])
+    names = [name for name, _ in events(await client.post("/v1/messages", json={**body, "stream": True}))]
+    assert (names[0], names[-1]) == ("message_start", "message_stop")
+    assert "content_block_delta" in names
+
+
+async def test_embeddings_as_numbers_and_as_text(client: httpx2.AsyncClient) -> None:
+    numbers = (await client.post("/v1/embeddings", json={"model": "tiny", "input": ["a", "b"]})).json()
+    assert [entry["index"] for entry in numbers["data"]] == [0, 1]
+    assert all(isinstance(value, float) for value in numbers["data"][0]["embedding"])
+    body = {"model": "tiny", "input": "a", "encoding_format": "base64"}
+    [entry] = (await client.post("/v1/embeddings", json=body)).json()["data"]
+    assert isinstance(entry["embedding"], str)
+
+
+async def test_models_and_one_of_them(client: httpx2.AsyncClient, bench: Bench) -> None:
+    bench.add("hf.co/someone/thing:q4")
+    listed = (await client.get("/v1/models")).json()
+    assert {model["id"] for model in listed["data"]} == {"tiny:latest", "hf.co/someone/thing:q4"}
+    for asked in ("tiny", "tiny:latest", "hf.co/someone/thing:q4", "hf.co%2Fsomeone%2Fthing:q4"):
+        reply = await client.get(f"/v1/models/{asked}")
+        assert reply.status_code == 200 and reply.json()["id"] == asked.replace("%2F", "/")
+    assert (await client.get("/v1/models/nothing")).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "shape"),
+    [
+        ("/v1/chat/completions", {"model": "tiny", "messages": []}, 400, "openai"),
+        ("/v1/chat/completions", {**ASK, "model": "nothing"}, 404, "openai"),
+        ("/v1/chat/completions", {**ASK, "model": "nothing", "stream": True}, 404, "openai"),
+        ("/v1/chat/completions", {**ASK, "tools": [{"type": "function", "function": {"name": "f"}}]}, 400, "openai"),
+        ("/v1/embeddings", {"model": "tiny", "input": []}, 400, "openai"),
+        ("/v1/responses", {"model": "nothing", "input": "x"}, 404, "openai"),
+        ("/v1/messages", {**ASK}, 400, "anthropic"),
+        ("/v1/messages", {**ASK, "model": "nothing", "max_tokens": 4}, 404, "anthropic"),
+    ],
+)
+async def test_errors_have_the_shape_of_the_dialect(
+    client: httpx2.AsyncClient, path: str, body: dict[str, Any], status: int, shape: str
+) -> None:
+    response = await client.post(path, json=body)
+    assert response.status_code == status, response.text
+    reply = response.json()
+    if shape == "anthropic":
+        assert reply["type"] == "error"
+    assert reply["error"]["message"] and reply["error"]["type"]
+
+
+async def test_an_error_after_the_first_event_ends_the_stream(client: httpx2.AsyncClient, bench: Bench) -> None:
+    bench.add(behaviour={"delay": 0.02, "pieces": 50, "crash_after": 3}, metadata=METADATA)
+    response = await client.post("/v1/chat/completions", json={**ASK, "stream": True})
+    assert response.status_code == 200
+    assert events(response)[-1][1]["error"]["message"]
