@@ -1,4 +1,4 @@
-"""`/v1`: the other protocols over the native service, up to the wire. What each translates is tested with the dialects."""
+"""`/v1`: the other protocols over the native service, up to the wire. Translations are tested with the dialects."""
 
 from __future__ import annotations
 
