@@ -4,9 +4,9 @@ Synchronous, over httpx2. Streams are iterators of the objects that come; closin
 the connection, and the server cancels what it was for. Errors are those of `rsllm.errors` again: our server names the
 class, and of another one the status says enough.
 
->>> with Client() as client:
-...     for event in client.generate({"model": "smollm2:135m", "prompt": "Why is the sky blue?"}):
-...         print(event["response"], end="")
+    with Client() as client:
+        for event in client.generate({"model": "smollm2:135m", "prompt": "Why is the sky blue?"}):
+            print(event["response"], end="")
 """
 
 from __future__ import annotations

@@ -290,12 +290,11 @@ impl Engine {
 
     /// What saved prefixes must agree with.
     pub(crate) fn saved_for(&self) -> Result<SavedFor, EngineError> {
-        let model = match self.fingerprint.get() {
-            Some(&known) => known,
-            None => {
-                let model = fingerprint(&*self.file()?);
-                *self.fingerprint.get_or_init(|| model)
-            }
+        let model = if let Some(&known) = self.fingerprint.get() {
+            known
+        } else {
+            let model = fingerprint(&*self.file()?);
+            *self.fingerprint.get_or_init(|| model)
         };
         let kv_type = KvType::from_name(self.info.kv_type).expect("the name is that of a type");
         Ok(SavedFor {
