@@ -7,6 +7,7 @@ Nothing else in the package asks which system it runs on.
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import sys
@@ -258,10 +259,10 @@ def anonymous_bytes(process: int) -> int | None:
 def limit_memory(limit: int) -> None:
     """Let this process take at most `limit` bytes of memory of its own; files it maps do not count.
 
-    Raises `ValueError` or `OSError` where the limit cannot be set, `NotImplementedError` where the system has none.
+    Raises `ValueError` or `OSError` where the limit cannot be set, or the system has none.
     """
     if resource is None:
-        raise NotImplementedError("this system cannot limit the memory of a process")
+        raise OSError(errno.ENOSYS, "this system cannot limit the memory of a process")
     resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
 
 

@@ -313,11 +313,3 @@ def measure_read_bandwidth(path: str, threads: int) -> float:
 
 def ggml_types() -> list[dict[str, Any]]:
     return [{"name": "Q4_0", "id": 2, "block_len": 32, "block_bytes": 18, "can_dequantize": True}]
-
-
-def dequantize(data: bytes, type_name: str) -> bytearray:
-    raise NotImplementedError
-
-
-def quantize(data: bytes, type_name: str) -> bytearray:
-    raise NotImplementedError

@@ -12,7 +12,7 @@ import pytest
 import rsllm
 from rsllm.errors import GgufError
 from rsllm.registry.created import _rounded
-from rsllm.registry.joined import joined_bytes, open_linked
+from rsllm.shards import open_linked
 from tests.support import tiny_models
 
 
@@ -33,10 +33,10 @@ def shards(tmp_path: Path) -> Iterator[dict[str, Path]]:
 def test_the_joined_file_is_the_one_that_was_never_split(shards: dict[str, Path], tmp_path: Path) -> None:
     assert len(shards) > 3
     whole = tiny_models.write(tmp_path / "whole.gguf", tiny_models.SHAPES["gemma3"])
-    joined = tmp_path / "joined.gguf"
-    joined.write_bytes(b"".join(joined_bytes(open_linked(tmp_path / "links", shards))))
-    assert joined.read_bytes() == whole.read_bytes()
-    assert rsllm.gguf.open(joined).files == [str(joined)]
+    path = tmp_path / "joined.gguf"
+    path.write_bytes(b"".join(joined(open_linked(tmp_path / "links", shards))))
+    assert path.read_bytes() == whole.read_bytes()
+    assert rsllm.gguf.open(path).files == [str(path)]
 
 
 def test_a_missing_shard_is_an_error(shards: dict[str, Path], tmp_path: Path) -> None:

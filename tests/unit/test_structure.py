@@ -43,7 +43,7 @@ PARTS: dict[str, set[str]] = {
     "shards": {"errors", "gguf"},
     "chat": {"errors", "options", "streams"},
     "store": {"_core", "config", "errors", "gguf", "shards", "system"},
-    "registry": {"config", "errors", "gguf", "refs", "store", "system"},
+    "registry": {"config", "errors", "gguf", "refs", "shards", "store", "system"},
     "refs": {"config", "errors", "gguf", "store", "system"},
     "runner": {"_core", "config", "durations", "errors", "streams", "system"},
     "machine": {"_core", "errors", "system"},

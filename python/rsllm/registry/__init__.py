@@ -20,7 +20,6 @@
 `layers.py`          the blobs of one model, those that are missing
 `hub.py`, `split.py` split models of hf.co
 `created.py`         models made of files that have come
-`joined.py`          shards as one file
 ===================  =================================================================================
 
 What comes from a registry is checked before it is believed, and verified before it is kept.

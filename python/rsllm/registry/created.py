@@ -68,14 +68,14 @@ def _layers(
     progress: Callable[[int], None],
 ) -> None:
     """Add what is not in the store yet; `made` gets the layers, the configuration last."""
-    from rsllm.registry.joined import joined_bytes, open_linked
+    from rsllm.shards import joined, open_linked
 
     with tempfile.TemporaryDirectory(prefix="rsllm-") as folder, explained(Path(folder), "join shards"):
         files = {file: store.blob_path(digest) for file, digest in blobs.items()}
         model = open_linked(Path(folder) / "links", files)
         if len(blobs) > 1:
             require_space(store.layout.blobs, model.file_bytes, "join shards")
-            digest, size = adding.add_blob(joined_bytes(model), progress=progress)
+            digest, size = adding.add_blob(joined(model), progress=progress)
         else:
             (digest,) = blobs.values()
             size = model.file_bytes
