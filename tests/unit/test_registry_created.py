@@ -12,7 +12,7 @@ import pytest
 import rsllm
 from rsllm.errors import GgufError
 from rsllm.registry.created import _rounded
-from rsllm.shards import open_linked
+from rsllm.shards import joined, open_linked
 from tests.support import tiny_models
 
 
