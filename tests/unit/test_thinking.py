@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rsllm.chat.parsers import choose_parser, merged
-from rsllm.chat.parsers.control import control_ids, reveal
 from rsllm.chat.parsers.go_tags import is_go_template, thinking_tags, tool_tag
+from rsllm.control import control_ids, reveal
 
 JINJA = "{{ '<think>' + m.thinking + '</think>' }}"
 GO = (

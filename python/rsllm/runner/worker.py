@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Protocol
 
+from rsllm.control import Revealing
 from rsllm.errors import ProtocolError
 from rsllm.runner.faults import to_fault
 from rsllm.runner.pieces import pack_logprobs, unpack_options
@@ -206,7 +207,10 @@ class Worker:
     def _start(self, engine: EngineLike, message: Generate) -> None:
         try:
             options = unpack_options(message.options, lambda text: engine.tokenize_parts([(text, True)]))
-            generation = engine.generate(message.ids, options)
+            shown = {int(id): str(text) for id, text in options.pop("reveal", None) or ()}
+            generation: GenerationLike = engine.generate(message.ids, options)
+            if shown:
+                generation = Revealing(generation, shown)
         except Exception as error:
             self._pump.fail(message.id, error)
         else:

@@ -7,8 +7,9 @@ Control tokens add nothing to generated text, so that none of them reaches a rea
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
 
-__all__ = ["control_ids", "reveal"]
+__all__ = ["Revealing", "control_ids", "reveal"]
 
 # llama.cpp's types of tokens that are not shown: unknown, control.
 _HIDDEN_TYPES = frozenset({2, 3})
@@ -43,3 +44,36 @@ def reveal(text: str, ids: Sequence[int], control: Mapping[int, str]) -> str:
     before = "".join(control[id] for id in ids[: last_shown + 1] if id in control)
     behind = "".join(control[id] for id in ids[last_shown + 1 :])
     return before + text + behind
+
+
+class _Sequence(Protocol):
+    def next_timeout(self, milliseconds: int) -> Any: ...
+    def cancel(self) -> None: ...
+    def stats(self) -> dict[str, Any]: ...
+
+
+class Revealing:
+    """A running sequence whose pieces show some control tokens.
+
+    They are put in piece by piece: where several were joined before, nobody could tell any more where they stood.
+    """
+
+    def __init__(self, generation: _Sequence, control: Mapping[int, str]) -> None:
+        self._generation = generation
+        self._control = control
+
+    def next_timeout(self, milliseconds: int) -> Any:
+        """As the sequence's own."""
+        piece = self._generation.next_timeout(milliseconds)
+        if not isinstance(piece, tuple):
+            return piece
+        text, ids, logprobs = piece
+        return reveal(text, ids, self._control), ids, logprobs
+
+    def cancel(self) -> None:
+        """As the sequence's own."""
+        self._generation.cancel()
+
+    def stats(self) -> dict[str, Any]:
+        """As the sequence's own."""
+        return self._generation.stats()
