@@ -14,13 +14,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from rsllm import errors
-from rsllm._core import __version__
 from rsllm.errors import RsllmError
-from rsllm.model import BenchResult, Model, load
-from rsllm.streams import AsyncTokenStream, Logprob, Reply, Stats, Token, TokenStream
 
 if TYPE_CHECKING:
     from rsllm import gguf
+    from rsllm._core import __version__
+    from rsllm.model import BenchResult, Model, load
+    from rsllm.streams import AsyncTokenStream, Logprob, Reply, Stats, Token, TokenStream
 
 __all__ = [
     "AsyncTokenStream",
@@ -38,11 +38,24 @@ __all__ = [
     "load",
 ]
 
+# Imported when they are asked for: a command, a server or a runner, each a process of its own, needs few of them.
+_MODULES = {
+    "__version__": "_core",
+    **dict.fromkeys(("BenchResult", "Model", "load"), "model"),
+    **dict.fromkeys(("AsyncTokenStream", "Logprob", "Reply", "Stats", "Token", "TokenStream"), "streams"),
+}
+
 
 def __getattr__(name: str) -> Any:
-    # `rsllm.gguf` needs numpy, which takes longer to import than everything else together.
-    if name == "gguf":
-        from importlib import import_module
+    from importlib import import_module
 
+    if name == "gguf":
         return import_module("rsllm.gguf")
-    raise AttributeError(f"module 'rsllm' has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module 'rsllm' has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"rsllm.{_MODULES[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

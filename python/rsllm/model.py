@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from statistics import median
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack
 
@@ -339,6 +338,8 @@ class BenchResult:
 
 
 def _median_rate(tokens: int, nanoseconds: list[int]) -> float:
+    from statistics import median  # it takes longer to import than this module
+
     middle = median(nanoseconds)
     return tokens * 1e9 / middle if tokens and middle else 0.0
 

@@ -32,13 +32,23 @@ _CONNECT_SECONDS = 1.0
 _TAIL_BYTES = 4000
 
 
-def connect(*, start: bool = True) -> Client:
-    """A client of the server of OLLAMA_HOST, which is started at the first request where none answers."""
-    from rsllm.client import Client
+def connect(*, start: bool = True, runs_model: bool = False) -> Client:
+    """A client of the server of OLLAMA_HOST, which is started where none answers.
 
+    With `runs_model` a server that is started here starts the process for a model at once as well.
+    """
     address = Address.parse(config().host).for_client
     may_start = start and address.is_loopback and address.scheme == "http" and config().server != "never"
-    return Client(address, start=(lambda: start_server(address)) if may_start else None)
+    starting = None
+    if may_start and not _listens(address):
+        # The client's HTTP library is imported while the server starts.
+        starting = Starting(address, runs_model=runs_model)
+    from rsllm.client import Client
+
+    client = Client(address, start=(lambda: start_server(address)) if may_start else None)
+    if starting is not None:
+        starting.wait()
+    return client
 
 
 def log_path() -> Path:
@@ -47,39 +57,60 @@ def log_path() -> Path:
 
 
 def start_server(address: Address) -> None:
-    """Start a server and wait until it listens; of several commands at once only one does.
+    """Start a server and wait until it listens. Raises `ServerUnreachableError`."""
+    Starting(address).wait()
 
-    Raises `ServerUnreachableError` with the end of its log where it does not come up.
-    """
-    from rsllm.system import locked
 
-    with locked(config().state_dir / "server.lock"):
-        if _listens(address):
-            return
-        log = log_path()
-        log.parent.mkdir(parents=True, exist_ok=True)
-        before = log.stat().st_size if log.exists() else 0
-        process = _spawn(address, log)
+class Starting:
+    """A server that starts; of several commands at once only one starts it, and the others wait for that."""
+
+    def __init__(self, address: Address, *, runs_model: bool = False) -> None:
+        from rsllm.system import FileLock
+
+        self._address = address
+        self._log = log_path()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = FileLock(config().state_dir / "server.lock")
+        self._lock.acquire()
+        try:
+            if not _listens(address):
+                self._log.parent.mkdir(parents=True, exist_ok=True)
+                self._before = self._log.stat().st_size if self._log.exists() else 0
+                self._process = _spawn(address, self._log, runs_model)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def wait(self) -> None:
+        """Until it listens. Raises `ServerUnreachableError` with the end of its log where it does not come up."""
+        try:
+            if self._process is not None:
+                self._await(self._process)
+        finally:
+            self._lock.release()
+
+    def _await(self, process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + START_SECONDS
-        while not _listens(address):
+        while not _listens(self._address):
             code = process.poll()
             if code is not None or time.monotonic() > deadline:
                 reason = f"it ended with status {code}" if code is not None else f"not within {START_SECONDS:g} s"
                 raise ServerUnreachableError(
-                    f"a server was started for this command, but did not come up: {reason}{_tail(log, before)}",
-                    hint=f"its log is {log}",
+                    f"a server was started for this command, but did not come up: {reason}"
+                    f"{_tail(self._log, self._before)}",
+                    hint=f"its log is {self._log}",
                 )
             time.sleep(_POLL_SECONDS)
         # It is to live on: its end is nobody's business here.
         process.returncode = 0
 
 
-def _spawn(address: Address, log: Path) -> subprocess.Popen[bytes]:
+def _spawn(address: Address, log: Path, runs_model: bool) -> subprocess.Popen[bytes]:
     import os
     import subprocess
 
     settings = config()
-    arguments = ["serve", "--log-file", str(log)]
+    arguments = ["serve", "--log-file", str(log), *(["--warm"] if runs_model else [])]
     if settings.server == "auto" and math.isfinite(settings.server_idle_seconds):
         arguments += ["--idle-exit", f"{settings.server_idle_seconds:g}s"]
     host = f"[{address.host}]" if ":" in address.host else address.host

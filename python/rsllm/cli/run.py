@@ -125,7 +125,7 @@ def _run_on_server(model: str, settings: Settings, asked: _Asked, load_options: 
     from rsllm.cli.ondemand import connect
 
     settings.loading = _loading(load_options)
-    with connect() as client:
+    with connect(runs_model=True) as client:
         session = ServerSession(client, model, settings)
         if asked.text == "":
             _with_pull(client, session, asked, session.preload)

@@ -164,6 +164,11 @@ class Child:
         alive = self._process is not None and self._process.returncode is None
         return self._process.pid if alive and self._process is not None else None
 
+    @property
+    def spawned(self) -> bool:
+        """Whether `spawn` has been called and has come to its end."""
+        return self._writer is not None
+
     async def spawn(self, command: Sequence[str], memory_bytes: int | None) -> None:
         ours, theirs = socket.socketpair()
         try:

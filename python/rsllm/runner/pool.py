@@ -27,7 +27,7 @@ from typing import Any, Self, TypeVar
 from rsllm.config import Config
 from rsllm.errors import EngineClosedError, RequestTimeoutError
 from rsllm.runner import policy
-from rsllm.runner.child import RunnerGeneration
+from rsllm.runner.child import Child, RunnerGeneration
 from rsllm.runner.plan import MemoryPlan
 from rsllm.runner.policy import RunnerOptions
 from rsllm.runner.process import WORKER_COMMAND, Limits, RunnerProcess, State
@@ -85,8 +85,10 @@ class RunnerPool:
         defaults: RunnerOptions | None = None,
         command: Sequence[str] = WORKER_COMMAND,
         available_bytes: Callable[[], int | None] = lambda: memory().get("available"),
+        warm: bool = False,
     ) -> None:
         self._defaults = defaults or RunnerOptions()
+        self._warm = warm
         self._effects = _Effects(limits or Limits(), tuple(command), available_bytes)
         self._scheduler = Scheduler(self._effects, settings)
         self._effects.scheduler = self._scheduler
@@ -169,6 +171,8 @@ class RunnerPool:
         await self._effects.finish()
 
     async def __aenter__(self) -> Self:
+        if self._warm:
+            self._effects.prepare()
         return self
 
     async def __aexit__(
@@ -332,6 +336,25 @@ class _Effects:
         self._answers: dict[Ticket, asyncio.Future[None]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._alarm: asyncio.TimerHandle | None = None
+        self._spare: Child | None = None
+
+    def prepare(self) -> None:
+        """Start a process before anybody asks for a model; the first one that is loaded gets it."""
+
+        async def start() -> None:
+            child = Child("spare")
+            await child.spawn(self._command, self._limits.memory_bytes)
+            self._spare = child
+
+        self._do(start())
+
+    def _take_spare(self) -> Child | None:
+        """The process that was started ahead, if it still lives."""
+        spare, self._spare = self._spare, None
+        if spare is not None and spare.pid is None:
+            self._do(_reaped(spare))
+            return None
+        return spare
 
     async def answer(self, ticket: Ticket) -> None:
         """Wait until the ticket's wish is granted; raises where it is refused."""
@@ -365,6 +388,9 @@ class _Effects:
             self._alarm.cancel()
         while self._tasks:
             await asyncio.wait(set(self._tasks))
+        if self._spare is not None:
+            await _reaped(self._spare)
+            self._spare = None
         await asyncio.gather(*(process.stop() for process in self._processes.values()))
         self._processes.clear()
 
@@ -385,6 +411,7 @@ class _Effects:
             limits=self._limits,
             command=self._command,
             on_exit=lambda process: self._ended(entry, process),
+            spare=self._take_spare,
         )
         self._processes[entry] = process
         self._do(self._plan(entry, process))
@@ -473,6 +500,11 @@ class _Effects:
             future.set_result(None)
         else:
             future.set_exception(error)
+
+
+async def _reaped(child: Child) -> None:
+    child.kill()
+    await child.reap()
 
 
 def _key(path: str | os.PathLike[str]) -> str:

@@ -97,6 +97,7 @@ class RunnerProcess:
         limits: Limits | None = None,
         command: Sequence[str] = WORKER_COMMAND,
         on_exit: Callable[[RunnerProcess], None] | None = None,
+        spare: Callable[[], Child | None] = lambda: None,
     ) -> None:
         self.name = name
         self.path = os.fspath(path)
@@ -107,6 +108,7 @@ class RunnerProcess:
         self._limits = limits or Limits()
         self._command = tuple(command)
         self._on_exit = on_exit
+        self._spare = spare
         self._state = State.STOPPED
         self._child: Child | None = None
         self._supervisor: asyncio.Task[None] | None = None
@@ -228,7 +230,8 @@ class RunnerProcess:
                 break
             await asyncio.shield(self._supervisor)
         if self._supervisor is None or self._supervisor.done():
-            self._child = Child(self.name)
+            self._child = self._spare() or Child(self.name)
+            self._child.name = self.name
             self._supervisor = asyncio.create_task(self._supervise(self._child), name=f"runner {self.name}")
         assert self._child is not None, "set with the supervisor"
         return self._child
@@ -272,7 +275,8 @@ class RunnerProcess:
     async def _run(self, child: Child) -> None:
         """From the start to the end of the connection. Returns when the child closes it."""
         limit = self._limits.load_seconds
-        await child.spawn(self._command, self._limits.memory_bytes)
+        if not child.spawned:
+            await child.spawn(self._command, self._limits.memory_bytes)
         hello = await child.receive(limit, Hello)
         if hello.protocol != PROTOCOL_VERSION:
             raise ProtocolError(
