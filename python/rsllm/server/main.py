@@ -46,15 +46,19 @@ def serve(
     allow_public: bool = False,
     idle_seconds: float | None = None,
     log_file: Path | None = None,
+    warm: bool = False,
 ) -> None:
-    """Serve until told to end. Raises `OptionError` where it may not listen there, `RsllmError` where it cannot."""
+    """Serve until told to end; `warm` starts the process of a first model ahead.
+
+    Raises `OptionError` where it may not listen there, `RsllmError` where it cannot.
+    """
     settings = settings or config()
     address = address or Address.parse(settings.host)
     check_address(address, settings, allow_public=allow_public)
     with _logging(log_file, debug=settings.debug):
         store = Store.default()
         store.start(no_prune=settings.no_prune)
-        services = Services(settings, Models(store), RunnerPool.from_config(settings))
+        services = Services(settings, Models(store), RunnerPool.from_config(settings, warm=warm))
         rules = Rules(address.is_loopback, settings.origins, settings.api_key)
         app = create_app(services, rules=rules)
         server = _Server(
