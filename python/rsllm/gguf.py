@@ -8,19 +8,21 @@
 ((576, 576), 'Q4_1', dtype('float32'))
 
 Tensors are mapped, not read: `packed` shows a tensor's bytes where they lie in the file, and `numpy()` unpacks them
-when it is called. Shapes are in numpy's order, rows first; a GGUF file stores them the other way round.
+when it is called. Shapes are in numpy's order, rows first; a GGUF file stores them the other way round. numpy is
+imported with the first array: a server that reads metadata alone need not wait for it.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from typing import Any
-
-import numpy
-from numpy.typing import ArrayLike, NDArray
+from typing import TYPE_CHECKING, Any
 
 from rsllm import _core
+
+if TYPE_CHECKING:
+    import numpy
+    from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["GgufFile", "TensorView", "dequantize", "open", "quantize"]
 
@@ -39,6 +41,8 @@ def dequantize(data: bytes | bytearray | memoryview | NDArray[numpy.uint8], type
     >>> dequantize(bytes(18), "Q4_0").shape
     (32,)
     """
+    import numpy
+
     shape: tuple[int, ...] = ()
     if isinstance(data, numpy.ndarray):
         shape = data.shape[:-1]
@@ -53,6 +57,8 @@ def quantize(array: ArrayLike, type_name: str) -> NDArray[numpy.uint8]:
     >>> quantize(numpy.zeros((2, 64)), "Q8_0").shape
     (2, 68)
     """
+    import numpy
+
     values = numpy.ascontiguousarray(array, dtype="<f4")
     packed = numpy.frombuffer(_core.quantize(values.view(numpy.uint8).reshape(-1).data, type_name), dtype=numpy.uint8)
     return packed.reshape(*values.shape[:-1], -1) if values.ndim > 1 and packed.size else packed
@@ -119,6 +125,8 @@ class TensorView:
     def packed(self) -> NDArray[numpy.uint8]:
         """The bytes as they lie in the file, one packed row a row: read-only, and not copied."""
         data: Any = self._core.tensor_data(self.name)  # a buffer, which Python 3.11's types cannot say
+        import numpy
+
         flat = numpy.frombuffer(data, dtype=numpy.uint8)
         return flat.reshape(*self.shape[:-1], -1) if flat.size else flat
 
