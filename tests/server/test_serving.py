@@ -17,9 +17,8 @@ from typing import Any
 
 import httpx2
 import pytest
-import uvicorn
 
-from rsllm.server.main import _Server
+from rsllm.server.main import Server, server_settings
 from tests.server.conftest import Bench
 
 ROOT = Path(__file__).parents[2]
@@ -33,12 +32,10 @@ def free_port() -> int:
 
 
 @contextlib.asynccontextmanager
-async def serving(bench: Bench, *, idle_seconds: float | None = None) -> AsyncIterator[tuple[_Server, str]]:
+async def serving(bench: Bench, *, idle_seconds: float | None = None) -> AsyncIterator[tuple[Server, str]]:
     """The application on a port of its own; the server, and its address."""
-    settings = uvicorn.Config(
-        bench.app, host="127.0.0.1", port=free_port(), log_config=None, lifespan="on", timeout_graceful_shutdown=5
-    )
-    server = _Server(settings, bench.services, idle_seconds)
+    settings = server_settings(bench.app, "127.0.0.1", free_port(), drain_seconds=5)
+    server = Server(settings, bench.services, idle_seconds)
     running = asyncio.create_task(server._serve())
     await until(lambda: server.started or running.done())
     try:

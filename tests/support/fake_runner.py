@@ -6,6 +6,7 @@ or a file that holds just that, after the GGUF at its begin where it has one:
     pieces          how many pieces a sequence has (null: as many as max_tokens asks for, or no end)
     text            the text of a piece
     delay           seconds between pieces
+    step            pieces of all sequences come together, as from an engine, at times that are so many seconds apart
     load_delay      seconds that loading takes
     load_error      loading fails with this message
     load_progress   seconds between signs of life while loading
@@ -148,8 +149,14 @@ class FakeGeneration:
         self.cancelled = threading.Event()
         self.reason: str | None = None
         self.room = context - len(ids)
-        self.due = time.monotonic() + behaviour.get("delay", 0)
+        self.due = self.next_due()
         FakeGeneration.running += 1
+
+    def next_due(self) -> float:
+        step = self.behaviour.get("step")
+        if step is not None:
+            return (time.monotonic() // step + 1) * step
+        return time.monotonic() + self.behaviour.get("delay", 0)
 
     def next_timeout(self, milliseconds: int) -> tuple[str, list[int], list[dict[str, Any]] | None] | bool | None:
         wait = self.due - time.monotonic()
@@ -171,7 +178,7 @@ class FakeGeneration:
         if self.sent == self.room:
             return self.end("context")
         self.sent += 1
-        self.due = time.monotonic() + self.behaviour.get("delay", 0)
+        self.due = self.next_due()
         text = self.behaviour.get("text", "ab")
         logprobs = None
         if self.options.get("logprobs") is not None:

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 
@@ -29,7 +30,7 @@ from rsllm.server.models import Models
 from rsllm.server.service import Services
 from rsllm.store.store import Store
 
-__all__ = ["DRAIN_SECONDS", "serve"]
+__all__ = ["DRAIN_SECONDS", "Server", "check_address", "serve", "server_settings"]
 
 log = logging.getLogger("rsllm.server")
 
@@ -61,21 +62,7 @@ def serve(
         services = Services(settings, Models(store), RunnerPool.from_config(settings, warm=warm))
         rules = Rules(address.is_loopback, settings.origins, settings.api_key)
         app = create_app(services, rules=rules)
-        server = _Server(
-            uvicorn.Config(
-                app,
-                host=address.host,
-                port=address.port,
-                log_config=None,
-                access_log=False,
-                lifespan="on",
-                timeout_graceful_shutdown=DRAIN_SECONDS,
-                server_header=False,
-                ws="none",
-            ),
-            services,
-            idle_seconds,
-        )
+        server = Server(server_settings(app, address.host, address.port), services, idle_seconds)
         _announce(address, settings)
         try:
             server.run()
@@ -103,10 +90,25 @@ def check_address(address: Address, settings: Config, *, allow_public: bool = Fa
     )
 
 
-class _Server(uvicorn.Server):
+def server_settings(app: Any, host: str, port: int, *, drain_seconds: int = DRAIN_SECONDS) -> uvicorn.Config:
+    """How uvicorn is to serve the application."""
+    return uvicorn.Config(
+        app,
+        host=host,
+        port=port,
+        log_config=None,
+        access_log=False,
+        lifespan="on",
+        timeout_graceful_shutdown=drain_seconds,
+        server_header=False,
+        ws="none",
+    )
+
+
+class Server(uvicorn.Server):
     """Uvicorn, ending by itself when idle, and leaving Ctrl-C's traceback out."""
 
-    def __init__(self, settings: uvicorn.Config, services: Services, idle_seconds: float | None) -> None:
+    def __init__(self, settings: uvicorn.Config, services: Services, idle_seconds: float | None = None) -> None:
         super().__init__(settings)
         self.reason: str | None = None
         self._services = services
