@@ -18,6 +18,7 @@ import rsllm
 from rsllm.config import config
 from rsllm.errors import DownloadError, ModelNameError, ModelNotFoundError, OptionError
 from rsllm.registry.sources import gguf_files, is_source, pull_reference, source_name
+from rsllm.store.create import CreateRequest, create
 from rsllm.store.digest import Digest
 from rsllm.store.manifest import MediaType
 from rsllm.store.name import ModelName
@@ -95,7 +96,11 @@ def test_a_file(store: Store, whole: Path, tmp_path: Path) -> None:
     assert steps[-1].status == "success"
     model = store.find(ModelName.parse("file/library/tiny-model.v1"))
     assert Digest.of(model.weights.read_bytes()) == Digest.of(whole.read_bytes())
-    assert model.config["model_family"] == "llama"
+    # What it is, is said as when it is created from the same file, so both are one model.
+    assert (model.config["model_family"], model.config["file_type"]) == ("llama", "F32")
+    request = CreateRequest.from_dict({"files": {"m.gguf": str(Digest.of(whole.read_bytes()))}})
+    list(create(store, ModelName.parse("created"), request))
+    assert store.find(ModelName.parse("created")).digest == model.digest
 
 
 @pytest.mark.parametrize("by", ["folder", "first", "last"])

@@ -11,8 +11,8 @@ import pytest
 
 import rsllm
 from rsllm.errors import GgufError
-from rsllm.registry.created import _rounded
 from rsllm.shards import joined, open_linked
+from rsllm.store.details import human_count
 from tests.support import tiny_models
 
 
@@ -59,4 +59,4 @@ def test_a_file_that_is_no_model_is_an_error(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_numbers_of_parameters(parameters: int, text: str) -> None:
-    assert _rounded(parameters) == text
+    assert human_count(parameters) == text

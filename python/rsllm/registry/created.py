@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from rsllm.registry.settings import RegistrySettings
 from rsllm.store.adding import Adding
+from rsllm.store.configuration import configuration
 from rsllm.store.digest import Digest
 from rsllm.store.files import explained, require_space
 from rsllm.store.manifest import Layer, Manifest, MediaType
 from rsllm.store.name import ModelName
 from rsllm.store.progress import Progress
 from rsllm.store.store import Store
-
-if TYPE_CHECKING:
-    from rsllm.gguf import GgufFile
 
 __all__ = ["create_from"]
 
@@ -69,6 +65,7 @@ def _layers(
 ) -> None:
     """Add what is not in the store yet; `made` gets the layers, the configuration last."""
     from rsllm.shards import joined, open_linked
+    from rsllm.store.details import described
 
     with tempfile.TemporaryDirectory(prefix="rsllm-") as folder, explained(Path(folder), "join shards"):
         files = {file: store.blob_path(digest) for file, digest in blobs.items()}
@@ -79,29 +76,7 @@ def _layers(
         else:
             (digest,) = blobs.values()
             size = model.file_bytes
-        config = _configuration(model)
+        made_of = [(MediaType.MODEL, described(model))]
     made.append(Layer(MediaType.MODEL, digest, size))
-    for media_type, data in {**texts, MediaType.CONFIG: config}.items():
-        made.append(Layer(media_type, *adding.add_blob([data])))
-
-
-def _configuration(model: GgufFile) -> bytes:
-    """What lists show of a model; everything else is read from its file when it is asked for."""
-    family = str(model.metadata.get("general.architecture", ""))
-    config = {
-        "model_format": "gguf",
-        "model_family": family,
-        "model_families": [family],
-        "model_type": _rounded(sum(tensor.n_elements for tensor in model.tensors.values())),
-        "architecture": "amd64",
-        "os": "linux",
-    }
-    return json.dumps(config, separators=(",", ":")).encode()
-
-
-def _rounded(parameters: int) -> str:
-    """A number of parameters as Ollama writes it: `8.0B` is `8B`, and `134.52M` keeps its decimals."""
-    for unit, size, decimals in (("B", 10**9, 1), ("M", 10**6, 2)):
-        if parameters >= size:
-            return f"{parameters / size:.{decimals if parameters % size else 0}f}{unit}"
-    return f"{parameters / 1000:.0f}K" if parameters >= 1000 else str(parameters)
+    made.extend(Layer(media_type, *adding.add_blob([data])) for media_type, data in texts.items())
+    made.append(Layer(MediaType.CONFIG, *adding.add_blob([configuration(made, made_of)])))

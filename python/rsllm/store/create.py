@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rsllm.errors import OptionError
+from rsllm.store.configuration import configuration
 from rsllm.store.digest import Digest
 from rsllm.store.files import explained, require_space
 from rsllm.store.gojson import go_json
@@ -38,7 +39,7 @@ class _Making:
     """The model so far: its layers, what each file is, the configuration of its base, and parts now joined."""
 
     layers: list[Layer] = field(default_factory=list)
-    described: list[dict[str, Any]] = field(default_factory=list)
+    files: list[tuple[str, Mapping[str, Any]]] = field(default_factory=list)
     config: dict[str, Any] = field(default_factory=dict)
     joined: set[Digest] = field(default_factory=set)
 
@@ -65,7 +66,7 @@ def create(store: Store, name: ModelName, request: CreateRequest) -> Iterator[Pr
             yield from _files(making, store, adding, request)
         yield from _texts(making, store, adding, request)
         made: list[Layer] = []
-        yield from _blob(adding, MediaType.CONFIG, go_json(_configuration(making, request)), made)
+        yield from _blob(adding, MediaType.CONFIG, _configuration(making, request), made)
         yield Progress("writing manifest")
         before = adding.write_manifest(name, Manifest.build(made[0], making.layers).raw)
     store.remove_unused((before.digests if before is not None else frozenset()) | making.joined)
@@ -139,7 +140,7 @@ def _model_file(
         raise OptionError(f"{min(group)} is a model and no adapter", name="adapters", hint="a model is named with FROM")
     making.layers.append(Layer(kind, digest, size))
     if kind != MediaType.DRAFT:
-        making.described.append({"kind": kind, **described(model)})
+        making.files.append((kind, described(model)))
 
 
 def _require_gguf(file: str, path: Path) -> None:
@@ -204,31 +205,12 @@ def _blob(adding: Adding, media_type: str, content: bytes, made: list[Layer]) ->
     yield Progress(f"{'using existing' if is_there else 'creating new'} layer {digest}")
 
 
-def _configuration(making: _Making, request: CreateRequest) -> dict[str, Any]:
-    """The configuration in the order in which Ollama writes it; members that say nothing are left out."""
-    base = making.config
-    families = list(base.get("model_families") or [])
-    for one in making.described:
-        families += [family for family in one["families"] if family not in families]
-    main = next((one for one in making.described if one["kind"] == MediaType.MODEL), {})
-    said = {
-        "renderer": request.renderer or base.get("renderer"),
-        "parser": request.parser or base.get("parser"),
-        "requires": request.requires or base.get("requires"),
-        "capabilities": base.get("capabilities"),
-        "context_length": base.get("context_length"),
-        "embedding_length": base.get("embedding_length"),
-        "base_name": base.get("base_name"),
-        "draft": base.get("draft"),
-    }
-    return {
-        "model_format": base.get("model_format") or main.get("format", ""),
-        "model_family": base.get("model_family") or main.get("family", ""),
-        "model_families": families,
-        "model_type": base.get("model_type") or main.get("parameter_size", ""),
-        "file_type": base.get("file_type") or main.get("quantization_level", ""),
-        **{name: value for name, value in said.items() if value},
-        "architecture": "amd64",
-        "os": "linux",
-        "rootfs": {"type": "layers", "diff_ids": [str(layer.digest) for layer in making.layers]},
-    }
+def _configuration(making: _Making, request: CreateRequest) -> bytes:
+    return configuration(
+        making.layers,
+        making.files,
+        base=making.config,
+        renderer=request.renderer,
+        parser=request.parser,
+        requires=request.requires,
+    )
