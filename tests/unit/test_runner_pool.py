@@ -322,3 +322,35 @@ async def test_a_pool_by_the_rules_of_the_environment() -> None:
         info = await pool.load(fake_path())
         assert info["options"] == {"kv_type": "q8_0", "max_sequences": 5, "context": 4096}
         await until(lambda: not pool.status())
+
+
+async def spare_of(pool: RunnerPool) -> int:
+    await until(lambda: pool._effects._spare is not None)
+    spare = pool._effects._spare
+    assert spare is not None and spare.pid is not None
+    return spare.pid
+
+
+async def test_a_process_that_was_started_ahead_goes_to_the_first_model() -> None:
+    async with RunnerPool(command=COMMAND, available_bytes=lambda: 10**12, warm=True) as pool:
+        pid = await spare_of(pool)
+        assert pool.status() == []
+        assert await ask(pool, fake_path(), name="first") == "abababab"
+        assert await ask(pool, fake_path(text="2"), name="second") == "2222"
+        assert [status.pid == pid for status in pool.status()] == [True, False]
+
+
+async def test_a_process_that_was_started_ahead_and_died_is_not_used() -> None:
+    async with RunnerPool(command=COMMAND, available_bytes=lambda: 10**12, warm=True) as pool:
+        pid = await spare_of(pool)
+        os.kill(pid, signal.SIGKILL)
+        spare = pool._effects._spare
+        await until(lambda: spare is not None and spare.pid is None)
+        assert await ask(pool, fake_path()) == "abababab"
+
+
+async def test_a_process_that_nobody_needed_ends_with_the_pool() -> None:
+    async with RunnerPool(command=COMMAND, available_bytes=lambda: 10**12, warm=True) as pool:
+        pid = await spare_of(pool)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
