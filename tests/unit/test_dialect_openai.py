@@ -227,3 +227,16 @@ def test_any_body_is_translated_or_refused(translate: Any, body: dict[str, Any])
         translate({"model": "m", "max_tokens": 5, **body})
     except ApiError as error:
         assert error.status == 400
+
+
+def test_a_prompt_that_is_too_long_is_an_error_unless_asked_otherwise() -> None:
+    asked: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
+    assert openai.chat_request(asked).native["truncate"] is False
+    assert openai.chat_request({**asked, "truncate": True}).native["truncate"] is True
+    said = openai.error_reply(400, {"error": "too long", "kind": "ContextLengthError"})["error"]
+    assert (said["code"], said["type"]) == ("context_length_exceeded", "invalid_request_error")
+    for truncation, truncate in ((None, False), ("disabled", False), ("auto", True)):
+        body = {"model": "m", "input": "hi", "truncation": truncation}
+        assert responses.response_request(body).native["truncate"] is truncate
+    with pytest.raises(ApiError, match="truncation must be"):
+        responses.response_request({"model": "m", "input": "hi", "truncation": "some"})

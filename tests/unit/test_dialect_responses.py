@@ -42,6 +42,7 @@ def test_defaults() -> None:
     found = request()
     assert found.native == {
         "model": "m", "stream": False, "messages": [{"role": "user", "content": "Hi"}], "options": {"temperature": 1.0},
+        "truncate": False,
     }  # fmt: skip
     assert found.warnings == ()
     assert request(text={"format": {"type": "json_object"}}).native["format"] == "json"

@@ -11,6 +11,7 @@ from rsllm.server.dialects.common import (
     Fields,
     Json,
     Translated,
+    fitting,
     image_data,
     merged_warnings,
     now,
@@ -60,6 +61,7 @@ def message_request(body: Mapping[str, Any]) -> Translated:
         "stop": fields.stops("stop_sequences"),
     }
     native["options"] = {name: value for name, value in options.items() if value is not None}
+    native |= fitting(fields)
     think = _think(fields, warnings)
     if think is not None:
         native["think"] = think

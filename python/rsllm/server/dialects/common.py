@@ -21,6 +21,7 @@ __all__ = [
     "Fields",
     "Translated",
     "effort",
+    "fitting",
     "forced_call",
     "image_data",
     "json_arguments",
@@ -126,6 +127,14 @@ def effort(value: Any) -> bool | str | None:
     shown = value if isinstance(value, str) else json.dumps(value)
     words = '"minimal", "low", "medium", "high", "xhigh", "ultra", "max", or "none"'
     raise ApiError(400, f'invalid reasoning value: "{shown[:60]}" (must be {words})')
+
+
+def fitting(fields: Fields) -> Json:
+    """What happens to a prompt that is too long: an error, as these protocols have it, unless the client asks natively.
+
+    Agents wait for that error to shorten the conversation in their own way.
+    """
+    return {"truncate": fields.flag("truncate", False)}
 
 
 def tool_definition(name: Any, description: Any, parameters: Any, where: str) -> Json:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from rsllm.server.dialects.common import DONE, Event, Fields, Json, Translated, merged_warnings, now, random_id
+from rsllm.server.dialects.common import DONE, Event, Fields, Json, Translated, fitting, merged_warnings, now, random_id
 from rsllm.server.dialects.openai import FINGERPRINT, error_reply, only_one, sampling_options, usage
 from rsllm.server.errors import ApiError
 
@@ -41,6 +41,7 @@ def completion_request(body: Mapping[str, Any]) -> Translated:
         "stream": fields.flag("stream", False),
         "prompt": prompt or "",
         "options": options,
+        **fitting(fields),
     }
     if suffix := fields.text("suffix"):
         native["suffix"] = suffix

@@ -14,6 +14,7 @@ from rsllm.server.dialects.common import (
     Json,
     Translated,
     effort,
+    fitting,
     forced_call,
     image_data,
     json_arguments,
@@ -29,6 +30,7 @@ __all__ = ["ChatStream", "chat_reply", "chat_request", "error_reply", "sampling_
 
 FINGERPRINT = "fp_ollama"
 _ERROR_TYPES = {400: "invalid_request_error", 404: "not_found_error"}
+_CODES = {"ContextLengthError": "context_length_exceeded"}
 _FINISH = {"length": "length"}
 # Ids as Ollama makes them: short, and good for nothing but logs.
 _IDS = 999
@@ -53,6 +55,7 @@ def chat_request(body: Mapping[str, Any]) -> Translated:
         format=_format(fields.mapping("response_format")),
         think=effort(fields.mapping("reasoning").get("effort", fields.take("reasoning_effort"))),
     )
+    native |= fitting(fields)
     native |= {name: fields.take(name) for name in ("logprobs", "top_logprobs", "_debug_render_only")}
     _tools(fields, native, warnings)
     only_one(fields, "n")
@@ -138,7 +141,8 @@ class ChatStream:
 def error_reply(status: int, native: Mapping[str, Any]) -> Json:
     """The body of an error, of the native body (`{"error": text, …}`)."""
     kind = _ERROR_TYPES.get(status, "api_error")
-    error: Json = {"message": str(native.get("error", "")), "type": kind, "param": None, "code": None}
+    code = _CODES.get(str(native.get("kind")))
+    error: Json = {"message": str(native.get("error", "")), "type": kind, "param": None, "code": code}
     if native.get("hint"):
         error["hint"] = native["hint"]
     return {"error": error}

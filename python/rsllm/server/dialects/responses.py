@@ -41,6 +41,7 @@ def response_request(body: Mapping[str, Any]) -> Translated:
     native["options"] = {name: value for name, value in options.items() if value is not None}
     schema, think = _format(fields.mapping("text")), effort(reasoning.get("effort"))
     native |= ({} if schema is None else {"format": schema}) | ({} if think is None else {"think": think})
+    native["truncate"] = _truncates(fields.text("truncation", default="disabled"))
     top = fields.count("top_logprobs")
     if top:
         native |= {"logprobs": True, "top_logprobs": top}
@@ -49,7 +50,6 @@ def response_request(body: Mapping[str, Any]) -> Translated:
     fields.default_only("parallel_tool_calls", True)
     fields.default_only("store", False)
     fields.default_only("background", False)
-    fields.default_only("truncation", "disabled")
     number = random.randrange(_IDS)
     return Translated(
         native=native,
@@ -69,6 +69,12 @@ def response_request(body: Mapping[str, Any]) -> Translated:
             "top_logprobs": top or 0,
         },
     )
+
+
+def _truncates(truncation: str) -> bool:
+    if truncation not in ("auto", "disabled"):
+        raise ApiError(400, f"truncation must be auto or disabled, not {truncation[:60]!r}")
+    return truncation == "auto"
 
 
 def _messages(value: Any, warnings: list[str]) -> list[Json]:
