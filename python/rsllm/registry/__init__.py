@@ -13,6 +13,7 @@
 `transport.py`       connections that go to the address that was checked
 `transfer.py`        one blob, from parts to its name
 `fetch.py`           the requests for its parts
+`patience.py`        what is asked again, and how often
 `parts.py`           the parts on disk, in Ollama's format
 `disk.py`            writing and hashing
 `sharing.py`         one download for all who want it

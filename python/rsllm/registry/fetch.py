@@ -18,23 +18,19 @@ from rsllm.registry.client import RegistryClient, check_answer, read_body
 from rsllm.registry.disk import Disk
 from rsllm.registry.endpoints import Endpoint
 from rsllm.registry.parts import Part
+from rsllm.registry.patience import NoRangesError, worth_retrying
 from rsllm.registry.settings import RegistrySettings
 from rsllm.registry.together import together
 from rsllm.store.digest import Digest
 
-__all__ = ["Fetcher", "worth_retrying"]
+__all__ = ["Fetcher"]
 
-_RETRIED = {408, 425, 429, 500, 502, 503, 504}
 _PROGRESS_BYTES = 2**20
 """An attempt that brought as much counts as the first failure again, not as one more."""
 _ERROR_BYTES = 64 * 1024
 _WRITE_BYTES = 2**20
 _WRITE_SECONDS = 0.1
 _CONTENT_RANGE = re.compile(r"bytes\s+(\d{1,19})-(\d{1,19})/(\d{1,19}|\*)")
-
-
-class NoRangesError(DownloadError):
-    """The server sends the whole blob, whatever range it is asked for."""
 
 
 class Fetcher:
@@ -217,10 +213,3 @@ class _Writer:
 def _length(response: httpx2.Response) -> int | None:
     value = response.headers.get("Content-Length", "")
     return int(value) if value.isascii() and value.isdigit() else None
-
-
-def worth_retrying(error: DownloadError) -> bool:
-    """Not what a registry says for good, nor what was refused."""
-    if isinstance(error, NoRangesError):
-        return False
-    return not isinstance(error, RegistryError) or error.status in _RETRIED

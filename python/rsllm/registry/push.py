@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator
+from functools import partial
 
 from rsllm.config import config
 from rsllm.errors import ManifestError, ModelNameError, ModelNotFoundError, RegistryError
 from rsllm.registry.client import RegistryClient, check_answer
 from rsllm.registry.endpoints import Endpoint, own_endpoint
+from rsllm.registry.patience import ask
 from rsllm.registry.settings import RegistrySettings
 from rsllm.registry.upload import Upload
 from rsllm.store.digest import Digest
@@ -55,16 +57,20 @@ async def push(
                 await asyncio.gather(task, return_exceptions=True)
             yield _line(layer, upload.size, upload.size)
         yield Progress("pushing manifest")
-        status, answer = await client.read(
-            "PUT",
-            place.manifest(name.tag),
-            registry=place.site,
-            limit=_ANSWER_BYTES,
-            headers={"Content-Type": MediaType.MANIFEST},
-            content=model.manifest.raw,
-        )
-        check_answer(status, answer, "push manifest")
+        await ask(partial(_put_manifest, client, place, name.tag, model.manifest.raw), settings)
     yield Progress("success")
+
+
+async def _put_manifest(client: RegistryClient, place: Endpoint, tag: str, raw: bytes) -> None:
+    status, answer = await client.read(
+        "PUT",
+        place.manifest(tag),
+        registry=place.site,
+        limit=_ANSWER_BYTES,
+        headers={"Content-Type": MediaType.MANIFEST},
+        content=raw,
+    )
+    check_answer(status, answer, "push manifest")
 
 
 def _upload(

@@ -45,6 +45,8 @@ class RegistrySettings:
     part_min_bytes: int = 100 * _MEGABYTE
     part_max_bytes: int = 1000 * _MEGABYTE
     attempts: int = 6
+    ask_attempts: int = 3
+    """Of small requests, such as that for a manifest."""
     stall_seconds: float = 30.0
     connect_seconds: float = 30.0
     progress_seconds: float = 0.06

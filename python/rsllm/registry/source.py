@@ -6,10 +6,13 @@ after it; those before it have failed already. Why a place was passed over stand
 
 from __future__ import annotations
 
+from functools import partial
+
 from rsllm.errors import DownloadError, ManifestError, ModelNotFoundError, RegistryError, RsllmError
 from rsllm.registry import hub
 from rsllm.registry.client import RegistryClient, check_answer
 from rsllm.registry.endpoints import Endpoint, endpoints
+from rsllm.registry.patience import ask
 from rsllm.registry.settings import RegistrySettings
 from rsllm.registry.transfer import Transfer
 from rsllm.store.manifest import MANIFEST_LIMIT, Layer, Manifest, MediaType
@@ -42,7 +45,7 @@ class Source:
         async with self.client() as client:
             for number, place in enumerate(self.places):
                 try:
-                    manifest = await self._ask(client, place)
+                    manifest = await ask(partial(self._ask, client, place), self._settings)
                 except (DownloadError, ManifestError, ModelNotFoundError) as error:
                     if isinstance(error, RegistryError) and hub.is_split(self.name, error):
                         self.places = self.places[number:]  # it has the model, in another form
@@ -56,14 +59,15 @@ class Source:
     async def size(self, layer: Layer) -> int:
         """The bytes of a blob, asked for where the manifest does not say; its digest decides what it holds."""
         async with self.client() as client:
-            place = self.places[0]
-            url = place.blob(layer.digest)
-            async with client.send("HEAD", url, registry=place.site) as response:
-                length = response.headers.get("Content-Length", "")
-                check_answer(response.status_code, b"", f"blob {layer.digest.short}")
-                if not (length.isascii() and length.isdigit()):
-                    raise ManifestError(f"neither the manifest nor the registry says how large {layer.digest} is")
-                return int(length)
+            return await ask(partial(self._ask_size, client, self.places[0], layer), self._settings)
+
+    async def _ask_size(self, client: RegistryClient, place: Endpoint, layer: Layer) -> int:
+        async with client.send("HEAD", place.blob(layer.digest), registry=place.site) as response:
+            length = response.headers.get("Content-Length", "")
+            check_answer(response.status_code, b"", f"blob {layer.digest.short}")
+            if not (length.isascii() and length.isdigit()):
+                raise ManifestError(f"neither the manifest nor the registry says how large {layer.digest} is")
+            return int(length)
 
     def transfer(self, store: Store, layer: Layer, size: int) -> Transfer:
         """The download of a blob, to be run."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from functools import partial
 
 from rsllm.errors import DownloadError, ModelNotFoundError
 from rsllm.registry import hub
 from rsllm.registry.client import RegistryClient
 from rsllm.registry.created import create_from
 from rsllm.registry.layers import fetch_layers
+from rsllm.registry.patience import ask
 from rsllm.registry.settings import RegistrySettings
 from rsllm.registry.source import Source
 from rsllm.store.progress import Progress
@@ -26,7 +28,7 @@ async def pull_split(store: Store, source: Source, settings: RegistrySettings) -
     """
     yield Progress("the registry refuses split models: pulling the shards themselves")
     async with source.client() as client:
-        shards, texts = await _ask(client, source)
+        shards, texts = await _ask(client, source, settings)
     for note in source.notes:
         yield Progress(note)
     with store.adding() as adding:
@@ -42,13 +44,15 @@ async def pull_split(store: Store, source: Source, settings: RegistrySettings) -
     await asyncio.to_thread(store.remove_unused, [shard.digest for shard in shards])
 
 
-async def _ask(client: RegistryClient, source: Source) -> tuple[list[hub.Shard], dict[str, bytes]]:
+async def _ask(
+    client: RegistryClient, source: Source, settings: RegistrySettings
+) -> tuple[list[hub.Shard], dict[str, bytes]]:
     """The shards and the texts beside them, from the first place that can tell; it becomes the source's first."""
     for number, place in enumerate(source.places):
         try:
-            found = await hub.listing(client, place)
+            found = await ask(partial(hub.listing, client, place), settings)
             shards = hub.choose(found, source.name.tag)
-            texts = await hub.texts(client, place, found)
+            texts = await ask(partial(hub.texts, client, place, found), settings)
         except (DownloadError, ModelNotFoundError) as error:
             if number + 1 == len(source.places):
                 raise

@@ -10,25 +10,23 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
 from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit, urlunsplit
 
 import httpx2
 
-from rsllm.errors import DownloadError, RegistryError
+from rsllm.errors import RegistryError
 from rsllm.registry.client import RegistryClient, check_answer, origin_of, read_body, redirect_target
 from rsllm.registry.endpoints import Endpoint
-from rsllm.registry.fetch import worth_retrying
 from rsllm.registry.parts import Part, plan
+from rsllm.registry.patience import ask, insist
 from rsllm.registry.settings import RegistrySettings
 from rsllm.store.digest import Digest
 
 __all__ = ["Upload"]
 
-_Result = TypeVar("_Result")
 _READ_BYTES = 2**18
 _ANSWER_BYTES = 64 * 1024
 
@@ -65,9 +63,9 @@ class Upload:
 
     async def run(self) -> None:
         """Raises `DownloadError` and its kinds where the registry does not take the blob."""
-        if await self._is_there():
+        if await ask(self._is_there, self._settings):
             return self._all_done()
-        await self._patiently(self._send)
+        await insist(self._send, self._settings)
         self._all_done()
 
     async def _send(self) -> None:
@@ -79,9 +77,9 @@ class Upload:
             for part in self._parts:
                 patch = partial(self._patch, part, url)
                 # A registry that takes the bytes itself may have kept some of a part that failed: it begins anew.
-                url = await (self._patiently(patch) if self._redirects else patch())
+                url = await (insist(patch, self._settings) if self._redirects else patch())
             await asyncio.gather(*self._tasks)
-            await self._patiently(partial(self._finish, url))
+            await insist(partial(self._finish, url), self._settings)
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -127,7 +125,7 @@ class Upload:
         self._redirects = True
         while len([task for task in self._tasks if not task.done()]) >= self._settings.parallel:
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
-        self._tasks.append(asyncio.ensure_future(self._patiently(partial(self._put, part, target))))
+        self._tasks.append(asyncio.ensure_future(insist(partial(self._put, part, target), self._settings)))
         return following
 
     async def _put(self, part: Part, target: str) -> None:
@@ -147,18 +145,6 @@ class Upload:
             "PUT", target, registry=self._place.site, limit=_ANSWER_BYTES, content=b"", follow=False
         )
         check_answer(status, answer, f"finish the upload of {self._digest.short}")
-
-    async def _patiently(self, request: Callable[[], Awaitable[_Result]]) -> _Result:
-        for failures in range(1, self._settings.attempts + 1):
-            try:
-                return await request()
-            except DownloadError as error:
-                if not worth_retrying(error):
-                    raise
-                if failures == self._settings.attempts:
-                    raise RegistryError(f"max retries exceeded: {error}", hint=error.hint) from error
-                await self._settings.sleep(2.0 ** (failures - 1))
-        raise AssertionError("the last attempt returns or raises")
 
     def _body(self, part: Part) -> Callable[[], AsyncIterator[bytes]]:
         """A function that reads the part anew each time it is called, and notes its MD5 at the end."""
