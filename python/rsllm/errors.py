@@ -186,7 +186,7 @@ class RegistryAuthError(RegistryError):
 
 
 class AddressRefusedError(RegistryError):
-    """An address, or what a name leads to, is private, and nobody allowed it."""
+    """An address is private, or would be reached without encryption, and nobody allowed it."""
 
 
 class StoreError(RsllmError):

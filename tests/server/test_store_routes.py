@@ -9,7 +9,15 @@ from typing import Any
 import httpx2
 import pytest
 
-from rsllm.errors import DownloadError
+from rsllm.errors import (
+    AddressRefusedError,
+    DownloadError,
+    ModelNotFoundError,
+    RegistryAuthError,
+    RegistryError,
+    RsllmError,
+    StoreFullError,
+)
 from rsllm.store.name import ModelName
 from rsllm.store.progress import Progress
 from tests.server.conftest import Bench, lines
@@ -39,9 +47,21 @@ async def test_a_damaged_model_hides_no_other(client: httpx2.AsyncClient, bench:
     bench.add("broken")
     path = next(entry.manifest_path for entry in bench.store.names() if entry.name.model == "broken")
     path.write_bytes(b"{")
+    bench.add("gone", {"text": "gone"})
+    bench.store.find(ModelName.parse("gone")).weights.unlink()
+    listed = {model["name"]: model for model in (await client.get("/api/tags")).json()["models"]}
+    assert set(listed) == {"tiny:latest", "broken:latest", "gone:latest"}
+    assert "error" not in listed["tiny:latest"]
+    assert listed["broken:latest"]["error"].startswith("the manifest is not JSON")
+    assert listed["gone:latest"]["error"].endswith(" is missing")
+    assert str(bench.store.root) not in str(listed)
+    assert set(listed["broken:latest"]["details"]) <= set(listed["tiny:latest"]["details"])
+    openai = (await client.get("/v1/models")).json()["data"]
+    assert [model["id"] for model in openai] == ["tiny:latest"]
+    for name in ("broken", "gone"):
+        response = await client.request("DELETE", "/api/delete", json={"model": name})
+        assert response.status_code == 200
     assert await names(client) == ["tiny:latest"]
-    response = await client.request("DELETE", "/api/delete", json={"model": "broken"})
-    assert response.status_code == 200
     assert not path.exists()
 
 
@@ -133,5 +153,31 @@ async def test_a_transfer_that_fails(client: httpx2.AsyncClient, bench: Bench) -
     events = lines(await client.post("/api/pull", json={"model": "x"}))
     assert events[-1]["error"] == "pull model manifest: file does not exist"
     response = await client.post("/api/pull", json={"model": "x", "stream": False})
-    assert response.status_code == 500
+    assert response.status_code == 502
     assert response.json()["error"] == "pull model manifest: file does not exist"
+
+
+@pytest.mark.parametrize(
+    ("failure", "status"),
+    [
+        (ModelNotFoundError("pull model manifest: file does not exist"), 404),
+        (AddressRefusedError("10.0.0.1:80 is a private address and was refused", hint="allow it"), 400),
+        (RegistryAuthError("unauthorized: access denied"), 401),
+        (RegistryError("pull model manifest: 503: later", status=503), 502),
+        (StoreFullError("cannot write: no space is left on the disk"), 507),
+    ],
+)
+async def test_what_becomes_of_failures(
+    client: httpx2.AsyncClient, bench: Bench, failure: RsllmError, status: int
+) -> None:
+    async def transfer(store: Any, name: ModelName, *, insecure: bool) -> AsyncIterator[Progress]:
+        yield Progress("working")
+        raise failure
+
+    bench.services.pull = bench.services.push = transfer
+    for route in ("pull", "push"):
+        response = await client.post(f"/api/{route}", json={"model": "x", "stream": False})
+        assert response.status_code == status
+        assert response.json()["error"] == str(failure)
+        assert response.json()["kind"] == type(failure).__name__
+        assert lines(await client.post(f"/api/{route}", json={"model": "x"}))[-1]["error"] == str(failure)

@@ -11,7 +11,7 @@ from rsllm.cli.common import json_option, print_json, sections
 from rsllm.cli.ondemand import connect
 from rsllm.cli.tables import ago, columns, human_bytes, parse_time
 
-__all__ = ["command", "described", "matching", "table_of"]
+__all__ = ["command", "damage", "described", "matching", "table_of"]
 
 
 @click.command("list")
@@ -19,6 +19,9 @@ __all__ = ["command", "described", "matching", "table_of"]
 @json_option
 def command(prefix: str, as_json: bool) -> None:
     """List the models there are, the newest first; with PREFIX those whose names begin so, in any case.
+
+    A model that cannot be run, because its manifest is damaged or a file of it is missing, has the size "damaged", and
+    a line on standard error says why.
 
     \b
     Examples:
@@ -32,6 +35,8 @@ def command(prefix: str, as_json: bool) -> None:
         print_json({"models": models})
     else:
         click.echo(table_of(models))
+        for line in damage(models):
+            click.echo(line, err=True)
 
 
 def matching(models: list[dict[str, Any]], prefix: str) -> list[dict[str, Any]]:
@@ -46,12 +51,28 @@ def table_of(models: list[dict[str, Any]]) -> str:
         [
             str(model.get("name", "")),
             str(model.get("digest", ""))[:12],
-            "-" if model.get("remote_model") else human_bytes(int(model.get("size") or 0)),
+            _size(model),
             ago(parse_time(str(model.get("modified_at", ""))), now),
         ]
         for model in models
     )
     return columns(("NAME", "ID", "SIZE", "MODIFIED"), rows)
+
+
+def _size(model: dict[str, Any]) -> str:
+    if model.get("error"):
+        return "damaged"
+    return "-" if model.get("remote_model") else human_bytes(int(model.get("size") or 0))
+
+
+def damage(models: list[dict[str, Any]]) -> list[str]:
+    """A line for each model that cannot be run: why, and what to do."""
+    return [
+        f"Warning: {model['name']} is damaged: {model['error']}; "
+        f"pull or create it again, or remove it with `rsllm rm {model['name']}`"
+        for model in models
+        if model.get("error")
+    ]
 
 
 def described(reply: dict[str, Any]) -> str:

@@ -12,7 +12,7 @@ __all__ = ["command"]
 
 @click.command("pull")
 @click.argument("model")
-@click.option("--insecure", is_flag=True, help="Speak http, or accept any certificate, as the name says.")
+@click.option("--insecure", is_flag=True, help="Speak http to the registry instead of https.")
 @click.option("--json", "as_json", is_flag=True, help="Print each step as a line of JSON.")
 def command(model: str, insecure: bool, as_json: bool) -> None:
     """Get MODEL from its registry. What has come of it before is not fetched again.

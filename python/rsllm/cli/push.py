@@ -14,7 +14,7 @@ __all__ = ["command"]
 
 @click.command("push")
 @click.argument("model", shell_complete=complete_models)
-@click.option("--insecure", is_flag=True, help="Speak http, or accept any certificate, as the name says.")
+@click.option("--insecure", is_flag=True, help="Speak http to the registry instead of https.")
 @click.option("--json", "as_json", is_flag=True, help="Print each step as a line of JSON.")
 def command(model: str, insecure: bool, as_json: bool) -> None:
     """Send MODEL to the registry in its name.

@@ -56,7 +56,7 @@ class _Asked:
 )
 @click.option("--hidethinking", is_flag=True, help="Leave out what the model thinks before it answers.")
 @click.option("--keepalive", metavar="DURATION", help="How long the server keeps the model loaded, such as 10m.")
-@click.option("--insecure", is_flag=True, help="As `rsllm pull --insecure`, for a model that is pulled now.")
+@click.option("--insecure", is_flag=True, help="Where the model is pulled now: speak http to its registry.")
 @click.option("--truncate/--no-truncate", default=None, help="Embedding models: cut a text that is too long.")
 @click.option("--dimensions", type=click.IntRange(1), metavar="N", help="Embedding models: length of the vector.")
 @click.option("--in-process", is_flag=True, help="Run the model in this process, without a server.")

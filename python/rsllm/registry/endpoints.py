@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
-from rsllm.errors import OptionError, RegistryError
+from rsllm.errors import AddressRefusedError, OptionError
 from rsllm.registry.settings import RegistrySettings
 from rsllm.store.digest import Digest
 from rsllm.store.name import DEFAULT_HOST, ModelName
@@ -53,15 +53,15 @@ class Endpoint:
 
 
 def own_endpoint(name: ModelName, *, insecure: bool) -> Endpoint:
-    """The registry that the name itself says; raises `RegistryError` for http where that was not allowed."""
+    """The registry that the name itself says; raises `AddressRefusedError` for http where that was not allowed."""
     if name.scheme == "http" and not insecure:
-        raise RegistryError("insecure protocol http", hint="allow it with --insecure, or write https://")
+        raise AddressRefusedError("insecure protocol http", hint="allow it with --insecure, or write https://")
     scheme = "http" if insecure else _DEFAULT_SCHEME
     return Endpoint(f"{scheme}://{name.host}", name.namespace, name.model)
 
 
 def endpoints(name: ModelName, settings: RegistrySettings, *, insecure: bool) -> list[Endpoint]:
-    """All places to ask for a model, in order; raises `RegistryError`, and `OptionError` naming a bad variable."""
+    """All places to ask for a model, in order; raises `AddressRefusedError`, `OptionError` naming a bad variable."""
     own = own_endpoint(name, insecure=insecure)
     host = name.host.lower()
     sites = [site for where, site in map(_mirror, settings.mirrors) if where == host]

@@ -29,6 +29,10 @@ STATUSES: dict[str, int] = {
     "DigestMismatchError": 400,
     "ModelfileError": 400,
     "ModelNotFoundError": 404,
+    # What another server did is no failure of this one; where it is the asker's doing, it is his mistake.
+    "AddressRefusedError": 400,
+    "RegistryAuthError": 401,
+    "DownloadError": 502,
     "EngineClosedError": 503,
     "QueueFullError": 503,
     "StoreFullError": 507,

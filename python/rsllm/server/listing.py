@@ -3,44 +3,51 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Mapping
 from typing import Any
 
 from rsllm.errors import RsllmError
+from rsllm.store.check import problem
 from rsllm.store.details import described, details, modelfile_of
 from rsllm.store.model import StoredModel
-from rsllm.store.store import Store
+from rsllm.store.store import Store, StoredName
 
 __all__ = ["by_name", "capabilities", "show", "tags"]
 
-log = logging.getLogger("rsllm.server")
+_UNKNOWN = {
+    "parent_model": "", "format": "", "family": "", "families": None, "parameter_size": "", "quantization_level": "",
+}  # fmt: skip
 
 
-def tags(store: Store) -> list[dict[str, Any]]:
-    """The models of the store, the newest first; a damaged one is left out, and the log says why."""
+def tags(store: Store, *, damaged: bool = False) -> list[dict[str, Any]]:
+    """The models of the store, the newest first.
+
+    Damaged ones are left out, or, with `damaged`, have a member `error` that says why they cannot be run.
+    """
     entries = sorted(store.names(), key=lambda entry: entry.modified_at, reverse=True)
-    listed = []
-    for entry in entries:
+    listed = [_listed(store, entry) for entry in entries]
+    return [one for one in listed if damaged or "error" not in one]
+
+
+def _listed(store: Store, entry: StoredName) -> dict[str, Any]:
+    described_by, error = dict(_UNKNOWN), entry.error
+    if entry.manifest is not None:
         try:
-            if entry.error is not None:
-                raise RsllmError(entry.error)
             stored = store.find(entry.name)
             described_by = details(stored)
-        except (RsllmError, OSError) as error:
-            log.warning("%s is not listed: %s", entry.name.short, error)
-            continue
-        listed.append(
-            {
-                "name": stored.name.short,
-                "model": stored.name.short,
-                "modified_at": stored.modified_at.isoformat(),
-                "size": stored.size,
-                "digest": stored.digest_hex,
-                "details": described_by,
-            }
-        )
-    return listed
+            error = problem(store, stored.manifest)
+        except (RsllmError, OSError) as failure:
+            error = str(failure)
+    listed = {
+        "name": entry.name.short,
+        "model": entry.name.short,
+        "modified_at": entry.modified_at.isoformat(),
+        "size": entry.size,
+        "digest": entry.digest.hex if entry.digest is not None else "",
+        "details": described_by,
+    }
+    # Where the store is, is nobody's business beyond this machine.
+    return listed if error is None else {**listed, "error": error.replace(f"{store.root}/", "")}
 
 
 def by_name(store: Store) -> dict[str, dict[str, Any]]:

@@ -14,10 +14,10 @@ from pathlib import Path
 from rsllm.errors import DigestError
 from rsllm.store.digest import Digest
 from rsllm.store.layout import partial_digest
-from rsllm.store.manifest import Layer
+from rsllm.store.manifest import Layer, Manifest
 from rsllm.store.store import Store, StoredName
 
-__all__ = ["Finding", "Report", "check", "examine"]
+__all__ = ["Finding", "Report", "check", "examine", "problem"]
 
 _READ_BYTES = 2**20
 
@@ -80,19 +80,29 @@ def _damaged(entry: StoredName) -> Finding:
     )
 
 
-def _layer_finding(store: Store, entry: StoredName, layer: Layer) -> Finding | None:
+def problem(store: Store, manifest: Manifest) -> str | None:
+    """What keeps a model from being whole, as far as that can be seen without reading its blobs."""
+    found = (_layer_problem(store, layer) for layer in manifest.all_layers)
+    return next((text for text in found if text is not None), None)
+
+
+def _layer_problem(store: Store, layer: Layer) -> str | None:
     if layer.size == 0:
         return None  # registries list empty layers that nobody ever stored
-    path = store.blob_path(layer.digest)
     try:
-        size = path.stat().st_size
+        size = store.blob_path(layer.digest).stat().st_size
     except FileNotFoundError:
-        problem = f"{layer.digest.file_name} is missing"
-    else:
-        if size == layer.size:
-            return None
-        problem = f"{layer.digest.file_name} has {size:,} bytes, and {layer.size:,} are expected"
-    return Finding(path, problem, f"rsllm pull {entry.name.short}", entry.name.short)
+        return f"{layer.digest.file_name} is missing"
+    if size == layer.size:
+        return None
+    return f"{layer.digest.file_name} has {size:,} bytes, and {layer.size:,} are expected"
+
+
+def _layer_finding(store: Store, entry: StoredName, layer: Layer) -> Finding | None:
+    text = _layer_problem(store, layer)
+    if text is None:
+        return None
+    return Finding(store.blob_path(layer.digest), text, f"rsllm pull {entry.name.short}", entry.name.short)
 
 
 def _still_there(entry: StoredName) -> bool:

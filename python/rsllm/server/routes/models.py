@@ -26,9 +26,9 @@ _FOREVER_SECONDS = (2**63 - 1) / 1e9
 
 
 async def tags(request: Request) -> Response:
-    """`GET /api/tags`: the models of the store, the newest first."""
+    """`GET /api/tags`: the models of the store, the newest first; a damaged one has an `error`."""
     store = services_of(request).models.store
-    return JsonResponse({"models": await asyncio.to_thread(listing.tags, store)})
+    return JsonResponse({"models": await asyncio.to_thread(listing.tags, store, damaged=True)})
 
 
 async def show(request: Request) -> Response:
