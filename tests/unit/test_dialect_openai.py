@@ -233,8 +233,12 @@ def test_a_prompt_that_is_too_long_is_an_error_unless_asked_otherwise() -> None:
     asked: dict[str, Any] = {"model": "m", "messages": [{"role": "user", "content": "hi"}]}
     assert openai.chat_request(asked).native["truncate"] is False
     assert openai.chat_request({**asked, "truncate": True}).native["truncate"] is True
-    said = openai.error_reply(400, {"error": "too long", "kind": "ContextLengthError"})["error"]
+    native = {"error": "too long", "kind": "ContextLengthError", "prompt_tokens": 4031, "context": 2048}
+    said = openai.error_reply(400, native)["error"]
     assert (said["code"], said["type"]) == ("context_length_exceeded", "invalid_request_error")
+    assert said["message"] == "This model's maximum context length is 2048 tokens, and the prompt has 4031"
+    told = anthropic.error_reply(400, native)["error"]
+    assert told["message"] == "prompt is too long: 4031 tokens > 2047 maximum"
     for truncation, truncate in ((None, False), ("disabled", False), ("auto", True)):
         body = {"model": "m", "input": "hi", "truncation": truncation}
         assert responses.response_request(body).native["truncate"] is truncate

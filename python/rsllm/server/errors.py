@@ -1,8 +1,8 @@
 """Which exception is which answer: statuses and bodies of errors, in one place.
 
-The body is `{"error": text}`, as Ollama's clients know it, with two members of ours: `kind`, the class of
-`rsllm.errors`, and `hint`, what to do about it. A mistake of the client is 400 even where Ollama says 500; 500 is for
-our own failures.
+The body is `{"error": text}`, as Ollama's clients know it, with members of ours: `kind`, the class of `rsllm.errors`,
+and `hint`, what to do about it; where a prompt is too long also `prompt_tokens` and `context`. A mistake of the client
+is 400 even where Ollama says 500; 500 is for our own failures.
 """
 
 from __future__ import annotations
@@ -86,6 +86,8 @@ def answer(error: BaseException, *, hidden: str | None = None) -> Answer:
             body["hint"] = _without(error.hint, hidden)
         if not isinstance(error, ApiError):
             body["kind"] = type(error).__name__
+    if isinstance(error, rsllm_errors.ContextLengthError):
+        body |= {"prompt_tokens": error.prompt_tokens, "context": error.context}
     retry = next((_RETRY_SECONDS[name] for name in names if name in _RETRY_SECONDS), None)
     return Answer(status, body, {} if retry is None else {"retry-after": str(retry)})
 

@@ -11,6 +11,7 @@ from rsllm.server.dialects.common import (
     Fields,
     Json,
     Translated,
+    context_error,
     fitting,
     image_data,
     merged_warnings,
@@ -166,7 +167,11 @@ class MessageStream:
 
 def error_reply(status: int, native: Mapping[str, Any]) -> Json:
     """The body of an error, of the native body (`{"error": text, …}`)."""
-    error = {"type": _ERROR_TYPES.get(status, "api_error"), "message": str(native.get("error", ""))}
+    text = str(native.get("error", ""))
+    if context := context_error(native):
+        # Clients look for these words; one place is for the answer.
+        text = f"prompt is too long: {context[0]} tokens > {context[1] - 1} maximum"
+    error = {"type": _ERROR_TYPES.get(status, "api_error"), "message": text}
     if native.get("hint"):
         error["hint"] = native["hint"]
     return {"type": "error", "error": error, "request_id": random_id("req_")}

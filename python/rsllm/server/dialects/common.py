@@ -20,6 +20,7 @@ __all__ = [
     "Event",
     "Fields",
     "Translated",
+    "context_error",
     "effort",
     "fitting",
     "forced_call",
@@ -71,7 +72,7 @@ class Translated:
     warnings: tuple[str, ...] = ()
     include_usage: bool = False
     think_is_optional: bool = False
-    """A model that cannot think is no reason to refuse: the server drops `think` from `native`, and says so."""
+    """A model that cannot think is no reason to refuse: the server goes on without, and says so."""
     echo: Json = field(default_factory=dict)
     """What the reply repeats."""
 
@@ -135,6 +136,12 @@ def fitting(fields: Fields) -> Json:
     Agents wait for that error to shorten the conversation in their own way.
     """
     return {"truncate": fields.flag("truncate", False)}
+
+
+def context_error(native: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Of the body of an error: tokens of the prompt and of the context, where that is what is wrong."""
+    found = native.get("prompt_tokens"), native.get("context")
+    return found if all(isinstance(count, int) and count > 0 for count in found) else None  # type: ignore[return-value]
 
 
 def tool_definition(name: Any, description: Any, parameters: Any, where: str) -> Json:

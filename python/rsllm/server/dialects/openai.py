@@ -13,6 +13,7 @@ from rsllm.server.dialects.common import (
     Fields,
     Json,
     Translated,
+    context_error,
     effort,
     fitting,
     forced_call,
@@ -30,7 +31,7 @@ __all__ = ["ChatStream", "chat_reply", "chat_request", "error_reply", "sampling_
 
 FINGERPRINT = "fp_ollama"
 _ERROR_TYPES = {400: "invalid_request_error", 404: "not_found_error"}
-_CODES = {"ContextLengthError": "context_length_exceeded"}
+_TOO_LONG = "context_length_exceeded"
 _FINISH = {"length": "length"}
 # Ids as Ollama makes them: short, and good for nothing but logs.
 _IDS = 999
@@ -141,8 +142,12 @@ class ChatStream:
 def error_reply(status: int, native: Mapping[str, Any]) -> Json:
     """The body of an error, of the native body (`{"error": text, …}`)."""
     kind = _ERROR_TYPES.get(status, "api_error")
-    code = _CODES.get(str(native.get("kind")))
-    error: Json = {"message": str(native.get("error", "")), "type": kind, "param": None, "code": code}
+    text, code = str(native.get("error", "")), None
+    if context := context_error(native):
+        code = _TOO_LONG
+        # Clients look for these words.
+        text = f"This model's maximum context length is {context[1]} tokens, and the prompt has {context[0]}"
+    error: Json = {"message": text, "type": kind, "param": None, "code": code}
     if native.get("hint"):
         error["hint"] = native["hint"]
     return {"error": error}
