@@ -49,6 +49,8 @@ class Config:
     `OLLAMA_MAX_QUEUE`         requests that may wait
     `OLLAMA_NUM_PARALLEL`      requests that run at once in a model; unset or 0 = as many as memory has pages for
     `OLLAMA_HOST`              where the server listens and clients ask: `[scheme://][host][:port][/path]`
+    `OLLAMA_GO_TEMPLATE`       which of two templates makes a model's prompts: true its Go template (TEMPLATE), false its
+                               file's own; unset = the abler one
     `OLLAMA_ORIGINS`           comma list of browser origins that may ask, beside those of this machine
     `RSLLM_API_KEY`            key that the server asks for and the command line sends
     `RSLLM_ALLOW_PUBLIC`       the server may listen beyond this machine without a key
@@ -73,6 +75,7 @@ class Config:
     max_body_bytes: int = 64 << 20
     server: str = "auto"
     server_idle_seconds: float = 600.0
+    go_template: bool | None = None
     no_prune: bool = False
     registry_mirrors: tuple[str, ...] = ()
     hf_endpoint: str | None = None
@@ -115,6 +118,7 @@ class Config:
             server=_choice("RSLLM_SERVER", text("RSLLM_SERVER"), ("auto", "keep", "never")),
             server_idle_seconds=_seconds("RSLLM_SERVER_IDLE", text("RSLLM_SERVER_IDLE"), 600.0),
             key_path=_home(environment) / ".ollama" / "id_ed25519",
+            go_template=_flag(text("OLLAMA_GO_TEMPLATE")) if text("OLLAMA_GO_TEMPLATE") else None,
             no_prune=_flag(text("OLLAMA_NOPRUNE")),
             registry_mirrors=_list(text("RSLLM_REGISTRY_MIRRORS")),
             hf_endpoint=text("HF_ENDPOINT") or None,

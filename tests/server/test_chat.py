@@ -82,7 +82,11 @@ async def test_content_in_parts_is_joined(client: httpx2.AsyncClient) -> None:
         ({"tools": [{"type": "function"}]}, 400, "does not support tools"),
         ({"think": "high"}, 400, '"tiny" does not support thinking'),
         ({"messages": [{"role": "user", "images": ["aGk="]}]}, 400, "messages[0].images: not supported yet"),
-        ({"messages": [{"role": "assistant", "tool_calls": [{}]}]}, 400, "messages[0].tool_calls: not supported yet"),
+        (
+            {"messages": [{"role": "assistant", "tool_calls": [{}]}]},
+            400,
+            "messages[0].tool_calls[0] has no function with a name",
+        ),
         ({"messages": [{"content": "x"}]}, 400, "messages[0] has no role"),
         ({"messages": ["x"]}, 400, "field 'messages[0]' must be an object, not a text"),
         ({"messages": [{"role": "user", "content": 5}]}, 400, "field 'messages[0].content' must be a text"),

@@ -9,7 +9,7 @@ import httpx2
 import pytest
 
 from rsllm.runner.pool import Lease
-from rsllm.server import service
+from rsllm.server import embedding
 from tests.server.conftest import METADATA, Bench
 
 
@@ -50,7 +50,10 @@ async def test_the_pooling_is_that_of_the_file(client: httpx2.AsyncClient, bench
 async def test_fewer_dimensions_are_normalised_again(client: httpx2.AsyncClient, vectors: Any) -> None:
     (vector,) = (await ask(client, input="abcd", dimensions=2)).json()["embeddings"]
     assert vector == pytest.approx([0.8, 0.6])
-    assert len((await ask(client, input="abcd", dimensions=99)).json()["embeddings"][0]) == 4
+    assert len((await ask(client, input="abcd", dimensions=4)).json()["embeddings"][0]) == 4
+    refused = await ask(client, input="abcd", dimensions=99)
+    assert refused.status_code == 400
+    assert refused.json()["error"] == "dimensions is 99, and embeddings of this model have 4"
 
 
 @pytest.mark.parametrize("body", [{}, {"input": None}, {"input": ""}, {"input": []}])
@@ -111,4 +114,4 @@ async def test_an_end_token_survives_the_cut() -> None:
         info = {"context": 3}  # noqa: RUF012
         special_tokens = {"add_eos": True, "eos": 9}  # noqa: RUF012
 
-    assert service._fitting([1, 2, 3, 4, 9], Held(), True, 0, []) == [1, 2, 9]  # type: ignore[arg-type]
+    assert embedding._fitting([1, 2, 3, 4, 9], Held(), True, 0, []) == [1, 2, 9]  # type: ignore[arg-type]

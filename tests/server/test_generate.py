@@ -11,7 +11,7 @@ import httpx2
 import pytest
 
 from rsllm.store.manifest import MediaType
-from tests.server.conftest import METADATA, Bench, asking, lines
+from tests.server.conftest import Bench, asking, lines
 
 PROMPT = "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n"
 
@@ -185,7 +185,8 @@ async def test_a_model_that_is_not_there(client: httpx2.AsyncClient, name: str) 
         ({"images": ["aGk="]}, "does not support vision"),
         ({"think": True}, '"tiny" does not support thinking'),
         ({"think": "loud"}, 'invalid think value: "loud"'),
-        ({"template": "{{ .Prompt }}"}, "a template in the request is not supported yet"),
+        ({"template": "{{ if }}"}, "line 1"),
+        ({"template": "{% if x %}{% endif %}"}, "a Go template, and this looks like Jinja"),
         ({"format": "xml"}, 'invalid format: "xml"'),
         ({"top_logprobs": 21, "logprobs": True}, "top_logprobs must be between 0 and 20"),
         ({"keep_alive": "5"}, "keep_alive"),
@@ -203,17 +204,6 @@ async def test_what_cannot_be_had_is_a_400(client: httpx2.AsyncClient, fields: d
 
 async def test_thinking_off_is_no_error(client: httpx2.AsyncClient) -> None:
     assert (await ask(client, think=False)).status_code == 200
-
-
-async def test_a_go_template_is_not_put_aside_in_silence(client: httpx2.AsyncClient, bench: Bench) -> None:
-    bench.add(layers={MediaType.TEMPLATE: "{{ .Prompt }}"})
-    assert "Go template" in (await ask(client)).json()["warnings"][0]
-    metadata = {name: value for name, value in METADATA.items() if name != "tokenizer.chat_template"}
-    bench.add("go", {"text": "go"}, layers={MediaType.TEMPLATE: "{{ .Prompt }}"}, metadata=metadata)
-    response = await ask(client, model="go")
-    assert response.status_code == 400
-    assert "only a Go template" in response.json()["error"]
-    assert (await ask(client, model="go", raw=True)).status_code == 200
 
 
 async def test_without_any_template_the_prompt_is_sent_as_it_is(client: httpx2.AsyncClient, bench: Bench) -> None:

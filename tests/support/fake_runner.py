@@ -5,6 +5,8 @@ or a file that holds just that, after the GGUF at its begin where it has one:
 
     pieces          how many pieces a sequence has (null: as many as max_tokens asks for, or no end)
     text            the text of a piece
+    says            the pieces of a sequence, in place of `pieces` and `text`: texts, or ids of control tokens
+    says_in_schema  the same for sequences with a constraint
     delay           seconds between pieces
     step            pieces of all sequences come together, as from an engine, at times that are so many seconds apart
     load_delay      seconds that loading takes
@@ -146,6 +148,10 @@ class FakeGeneration:
         self.options = options
         self.prompt = ids
         self.sent = 0
+        constrained = any(options.get(name) is not None for name in ("schema", "regex", "grammar"))
+        self.says: list[Any] | None = behaviour.get("says_in_schema" if constrained else "says")
+        self.said = ""
+        self.stop_text: str | None = None
         self.cancelled = threading.Event()
         self.reason: str | None = None
         self.room = context - len(ids)
@@ -171,7 +177,9 @@ class FakeGeneration:
         if self.sent == self.behaviour.get("fail_after"):
             self.end("error")
             raise RuntimeError("the fake sequence failed as asked")
-        if self.sent == self.behaviour.get("pieces", 4):
+        if self.stop_text is not None or self.sent == (
+            len(self.says) if self.says is not None else self.behaviour.get("pieces", 4)
+        ):
             return self.end("stop")
         if self.sent == self.options.get("max_tokens"):
             return self.end("length")
@@ -179,12 +187,29 @@ class FakeGeneration:
             return self.end("context")
         self.sent += 1
         self.due = self.next_due()
+        if self.says is not None:
+            return self.say(self.says[self.sent - 1])
         text = self.behaviour.get("text", "ab")
         logprobs = None
         if self.options.get("logprobs") is not None:
             entry = {"id": 97, "text": text, "bytes": text.encode(), "logprob": -0.5}
             logprobs = [{**entry, "top": [{**entry, "logprob": float("-inf")}] * self.options["logprobs"]}]
         return text, list(text.encode())[:1], logprobs
+
+    def say(self, piece: str | int) -> tuple[str, list[int], list[dict[str, Any]] | None]:
+        """A piece of what the behaviour prescribes, up to a stop string; a control token has an id and no text."""
+        if isinstance(piece, int):
+            return "", [piece], None
+        whole = self.said + piece
+        for stop in self.options.get("stop", ()):
+            if stop in whole:
+                self.stop_text = stop
+                whole = whole.partition(stop)[0]
+        text, self.said = whole[len(self.said) :], whole
+        logprobs = None
+        if self.options.get("logprobs") is not None:
+            logprobs = [{"id": 97, "text": piece, "bytes": piece.encode(), "logprob": -0.5}]
+        return text, list(piece.encode()), logprobs
 
     def end(self, reason: str) -> None:
         if self.reason is None:
@@ -197,7 +222,7 @@ class FakeGeneration:
     def stats(self) -> dict[str, Any]:
         figures = dict.fromkeys(("queue_ns", "prefill_ns", "decode_ns", "first_token_ns", "total_ns"), 1)
         counts = {"prompt_tokens": len(self.prompt), "cached_tokens": 0, "generated_tokens": self.sent, "seed": 7}
-        return {"finish_reason": self.reason, "stop_text": None, **counts, **figures}
+        return {"finish_reason": self.reason, "stop_text": self.stop_text, **counts, **figures}
 
 
 def read(path: str) -> dict[str, Any]:

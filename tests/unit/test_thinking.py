@@ -123,7 +123,8 @@ def test_go_templates() -> None:
 def test_special_texts_are_the_tags_that_must_be_seen() -> None:
     assert choose_parser(JINJA).special_texts == ("<think>", "</think>")
     tools = [{"function": {"name": "clock"}}]
-    assert choose_parser("[TOOL_CALLS]", tools).special_texts == ("[TOOL_CALLS]",)
+    assert choose_parser("[TOOL_CALLS]", tools).special_texts == ("[TOOL_CALLS]", "[ARGS]", "[CALL_ID]")
+    assert "<|tool_call_end|>" in choose_parser("<|tool_call_argument_begin|>", tools).special_texts
     assert "<|channel|>" in choose_parser("<|channel|><|message|>").special_texts
 
 

@@ -1,8 +1,10 @@
 """Names as models: what the store has, and what the weights file says that the server needs to know.
 
-A file's metadata is read once and kept for the models used last: its chat template (compiled), the context it was
-trained for, and how its embeddings are pooled. The weights themselves are the runner's.
+A file's metadata is read once and kept for the models used last: its chat templates (compiled), its control tokens, the
+context it was trained for, and how its embeddings are pooled. The weights themselves are the runner's.
 """
+
+# ruff: noqa: RUF001 (the bars of DeepSeek's tokens are full-width)
 
 from __future__ import annotations
 
@@ -10,11 +12,12 @@ import asyncio
 import os
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rsllm.errors import ModelError, OptionError, TemplateError
 from rsllm.server.errors import ApiError
+from rsllm.server.templates import Chosen, Sources, choose
 from rsllm.store.name import ModelName
 
 if TYPE_CHECKING:
@@ -27,6 +30,17 @@ __all__ = ["Facts", "Models", "Served", "read_metadata"]
 _KEPT = 16
 # The ids of llama.cpp: 0 means that none is configured.
 _POOLING = {0: "last", 1: "mean", 2: "cls", 3: "last"}
+_TEMPLATE_KEY = "tokenizer.chat_template"
+# llama.cpp's types of tokens that are not shown: unknown, control.
+_HIDDEN_TYPES = frozenset({2, 3})
+_GAP_KEYS = (("fim_pre", "fim_suf", "fim_mid"), ("prefix", "suffix", "middle"))
+_GAP_TEXTS = (
+    ("<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"),
+    ("<fim_prefix>", "<fim_suffix>", "<fim_middle>"),
+    ("<｜fim▁begin｜>", "<｜fim▁hole｜>", "<｜fim▁end｜>"),
+    ("<|code_prefix|>", "<|code_suffix|>", "<|code_middle|>"),
+    ("▁<PRE>", "▁<SUF>", "▁<MID>"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -38,6 +52,12 @@ class Facts:
     pooling_type: int | None
     template: ChatTemplate | None
     template_error: TemplateError | None
+    template_with_tools: ChatTemplate | None = None
+    """The file's variant for requests with tools."""
+    control: Mapping[str, int] = field(default_factory=dict, repr=False)
+    """Texts and ids of the control tokens."""
+    gap: tuple[str, str, str] | None = None
+    """The control tokens before a prefix, before a suffix, and where the text between them is to come."""
 
     @property
     def is_embedding(self) -> bool:
@@ -67,8 +87,8 @@ class Served:
     parameters: Mapping[str, Any]
     system: str
     messages: tuple[dict[str, Any], ...]
-    go_template: str
-    """The TEMPLATE layer; empty where there is none."""
+    chosen: Chosen
+    """The template that makes its prompts."""
 
 
 class Models:
@@ -79,9 +99,10 @@ class Models:
         self._metadata = metadata or read_metadata
         self._facts: OrderedDict[tuple[str, int, int], Facts] = OrderedDict()
 
-    async def find(self, asked: str) -> Served:
-        """The model of this name; raises `ModelNameError`, `ModelNotFoundError`, `ApiError`."""
-        return await asyncio.to_thread(self._find, asked)
+    async def find(self, asked: str, *, go_template: bool | None = None) -> Served:
+        """The model of this name; raises `ModelNameError`, `ModelNotFoundError`, `ApiError`. `go_template`: see
+        `templates.choose`."""
+        return await asyncio.to_thread(self._find, asked, go_template)
 
     async def path(self, asked: str) -> str:
         """Where its weights are."""
@@ -91,21 +112,22 @@ class Models:
         """As the store has it."""
         return self.store.find(ModelName.parse(asked))
 
-    def _find(self, asked: str) -> Served:
+    def _find(self, asked: str, go_template: bool | None) -> Served:
         stored = self.stored(asked)
         if stored.adapters:
             raise ApiError(400, f"{asked!r} has an adapter, and adapters are not supported yet")
         path = weights(stored)
+        facts = self._facts_of(path)
         return Served(
             asked=asked,
             name=stored.name,
             path=path,
             stored=stored,
-            facts=self._facts_of(path),
+            facts=facts,
             parameters=stored.parameters,
             system=stored.system or "",
             messages=tuple(dict(message) for message in stored.messages),
-            go_template=stored.template or "",
+            chosen=choose(sources(stored, facts), setting=go_template),
         )
 
     def _facts_of(self, path: str) -> Facts:
@@ -128,24 +150,66 @@ def read_metadata(path: str) -> Mapping[str, Any]:
 
 def facts_from(metadata: Mapping[str, Any]) -> Facts:
     """What the server needs of a file's metadata."""
-    from rsllm.chat.template import ChatTemplate
-
     architecture = str(metadata.get("general.architecture", ""))
     context = metadata.get(f"{architecture}.context_length")
     pooling = metadata.get(f"{architecture}.pooling_type")
-    template, error = None, None
-    if metadata.get("tokenizer.chat_template"):
-        try:
-            template = ChatTemplate.from_metadata(metadata)
-        except TemplateError as failure:  # only who wants it is to suffer from it
-            error = failure
+    template, error = _template(metadata, None)
+    control = _control(metadata)
     return Facts(
         architecture=architecture,
         training_context=context if isinstance(context, int) and context > 0 else None,
         pooling_type=pooling if isinstance(pooling, int) else None,
         template=template,
         template_error=error,
+        template_with_tools=_template(metadata, "tool_use")[0],
+        control=control,
+        gap=_gap(metadata, control),
     )
+
+
+def sources(stored: StoredModel, facts: Facts) -> Sources:
+    """The templates of a stored model, and what else decides between them."""
+    config = stored.config
+    return Sources(
+        jinja=facts.template,
+        jinja_with_tools=facts.template_with_tools,
+        jinja_error=facts.template_error,
+        go=stored.template or "",
+        renderer=str(config.get("renderer") or ""),
+        strips_thoughts=config.get("model_family") == "qwen3" or stored.name.model.lower() == "deepseek-r1",
+    )
+
+
+def _template(metadata: Mapping[str, Any], name: str | None) -> tuple[ChatTemplate | None, TemplateError | None]:
+    """The template of a file that is called `name`; an error is for who wants it and for nobody else."""
+    from rsllm.chat.template import ChatTemplate
+
+    if not metadata.get(_TEMPLATE_KEY + (f".{name}" if name else "")):
+        return None, None
+    try:
+        return ChatTemplate.from_metadata(metadata, name=name), None
+    except TemplateError as error:
+        return None, error
+
+
+def _control(metadata: Mapping[str, Any]) -> dict[str, int]:
+    tokens = metadata.get("tokenizer.ggml.tokens") or ()
+    types = metadata.get("tokenizer.ggml.token_type") or ()
+    return {
+        token: id
+        for id, (token, kind) in enumerate(zip(tokens, types, strict=False))
+        if kind in _HIDDEN_TYPES and isinstance(token, str) and token
+    }
+
+
+def _gap(metadata: Mapping[str, Any], control: Mapping[str, int]) -> tuple[str, str, str] | None:
+    """The tokens of filling in, by the file's ids for them or by the names that models have given them."""
+    texts = {id: text for text, id in control.items()}
+    for keys in _GAP_KEYS:
+        named = [texts.get(metadata.get(f"tokenizer.ggml.{key}_token_id", -1)) for key in keys]
+        if all(named):
+            return tuple(named)  # type: ignore[return-value]
+    return next((names for names in _GAP_TEXTS if all(name in control for name in names)), None)
 
 
 def weights(stored: StoredModel) -> str:

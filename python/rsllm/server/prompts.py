@@ -1,22 +1,21 @@
 """Messages as token ids that fit the context.
 
-The chat template of the file makes the prompt; what people wrote is tokenised as text, so that it never becomes control
-tokens. A conversation that is too long loses its oldest turns, and a last message that is too long its middle, unless
-the request forbids it (`truncate`, `shift`); either is said in the reply.
+The model's template makes the prompt; what people wrote is tokenised as text, so that it never becomes control tokens.
+A conversation that is too long loses its oldest turns, and a last message that is too long its middle, unless the
+request forbids it (`truncate`, `shift`); either is said in the reply.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from rsllm.errors import ContextLengthError, OptionError, TemplateError
+from rsllm.errors import ContextLengthError, OptionError
 from rsllm.runner.pool import Lease
-from rsllm.server.models import Served
 
-__all__ = ["Fit", "Prompt", "chat_prompt", "raw_prompt"]
+__all__ = ["Fit", "Prompt", "chat_prompt", "parts_prompt", "raw_prompt"]
 
 Message = dict[str, Any]
 Part = tuple[str, bool]
@@ -58,26 +57,25 @@ async def raw_prompt(lease: Lease, text: str, fit: Fit) -> Prompt:
     return prompt
 
 
+async def parts_prompt(lease: Lease, parts: list[Part], fit: Fit) -> Prompt:
+    """A text in parts: what is the template's, and what people wrote."""
+    prompt = await _tokenized(lease, parts, ())
+    _cut(prompt, lease, fit)
+    return prompt
+
+
 async def chat_prompt(
     lease: Lease,
-    served: Served,
+    render_parts: Callable[[Sequence[Message]], list[Part]],
     messages: Sequence[Message],
     *,
     fit: Fit,
-    variables: Mapping[str, Any] | None = None,
     before: Sequence[int] = (),
 ) -> Prompt:
-    """Messages rendered by the model's template, after the ids `before`. Raises `TemplateError` where there is none."""
-    template = served.facts.template
-    if template is None:
-        raise served.facts.template_error or TemplateError(
-            f"model {served.asked!r} has no chat template",
-            hint="use /api/generate with raw, and a prompt in its own form",
-        )
+    """Messages rendered by a template, after the ids `before`; raises what `render_parts` raises."""
 
     async def render(kept: Sequence[Message]) -> Prompt:
-        parts = await asyncio.to_thread(template.render, kept, variables=variables)
-        return await _tokenized(lease, parts, before)
+        return await _tokenized(lease, await asyncio.to_thread(render_parts, kept), before)
 
     prompt = await render(messages)
     limit = _limit(lease)
@@ -105,8 +103,11 @@ async def chat_prompt(
 
 
 def _starts(messages: Sequence[Message]) -> list[int]:
-    """Where a shortened conversation may begin: at what a user says, since templates insist on that, or at the last."""
+    """Where a shortened conversation may begin: at what a user says, since templates insist on that, or at the last
+    message; results of tools stay with the calls that they answer."""
     last = len(messages) - 1
+    while last > 0 and messages[last]["role"] == "tool":
+        last -= 1
     return [0, *(i for i, message in enumerate(messages) if 0 < i and (message["role"] == "user" or i == last))]
 
 

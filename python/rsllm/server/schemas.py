@@ -133,6 +133,8 @@ class Inference:
     schema: Any = None
     """`None`, "json" or a JSON schema."""
     think: bool | str | None = None
+    think_is_optional: bool = False
+    """A model that cannot think is no reason to refuse the request."""
     truncate: bool = True
     shift: bool = True
     logprobs: int | None = None
@@ -184,13 +186,13 @@ class ChatRequest(Inference):
     """`POST /api/chat`."""
 
     messages: tuple[dict[str, Any], ...] = ()
-    tools: int = 0
-    """How many."""
+    tools: tuple[dict[str, Any], ...] = ()
+    """Each has a member `function`, an object; the other members are as they were sent."""
 
     @classmethod
     def read(cls, body: Body) -> ChatRequest:
         messages = tuple(_message(value, index) for index, value in enumerate(body.items("messages")))
-        tools = len(body.items("tools"))
+        tools = tuple(_tool(value, f"tools[{index}]") for index, value in enumerate(body.items("tools")))
         return cls(messages=messages, tools=tools, **_inference(body))
 
     @property
@@ -312,14 +314,61 @@ def _message(value: Any, index: int) -> dict[str, Any]:
             continue
         if name == "content" and isinstance(found, list):
             found = _joined(found, where)
-        if name not in ("images", "tool_calls") and not isinstance(found, str):
+        if name == "tool_calls":
+            calls = found if isinstance(found, list) else refuse(f"{where}.{name}", "a list", found)
+            found = [_tool_call(call, f"{where}.{name}[{number}]") for number, call in enumerate(calls)]
+        elif name != "images" and not isinstance(found, str):
             refuse(f"{where}.{name}", "a text", found)
         message[name] = found
     message["role"] = message.get("role", "").lower()
     if not message["role"]:
         raise ApiError(400, f"{where} has no role")
     message.setdefault("content", "")
+    # Other protocols' names for the same.
+    for theirs, ours in (("reasoning_content", "thinking"), ("name", "tool_name")):
+        if theirs in message and (ours == "thinking" or message["role"] == "tool"):
+            message.setdefault(ours, message.pop(theirs))
     return message
+
+
+def _tool_call(value: Any, where: str) -> dict[str, Any]:
+    """A call in the history. Arguments as a JSON text, which is OpenAI's form, are read too."""
+    call = value if isinstance(value, dict) else refuse(where, "an object", value)
+    function = call.get("function")
+    if not isinstance(function, dict) or not isinstance(function.get("name"), str) or not function["name"]:
+        raise ApiError(400, f"{where} has no function with a name")
+    arguments = function.get("arguments")
+    if isinstance(arguments, str):
+        try:
+            arguments = json.loads(arguments or "{}", parse_constant=_refuse_constant)
+        except (ValueError, RecursionError):
+            raise ApiError(400, f"field '{where}.function.arguments' is a text that is not JSON") from None
+    if arguments is not None and not isinstance(arguments, dict):
+        refuse(f"{where}.function.arguments", "an object", arguments)
+    known: dict[str, Any] = {"id": call["id"]} if isinstance(call.get("id"), str) and call["id"] else {}
+    index = {"index": function["index"]} if type(function.get("index")) is int else {}
+    return {**known, "function": {**index, "name": function["name"], "arguments": arguments or {}}}
+
+
+def _tool(value: Any, where: str) -> dict[str, Any]:
+    """A tool as it was sent, so that the template shows all of it; what clients leave out or empty is filled in."""
+    tool = value if isinstance(value, dict) else refuse(where, "an object", value)
+    function = tool.get("function")
+    if function is not None and not isinstance(function, dict):
+        refuse(f"{where}.function", "an object", function)
+    function = dict(function or {})
+    if function.get("name") is not None and not isinstance(function["name"], str):
+        refuse(f"{where}.function.name", "a text", function["name"])
+    parameters = function.get("parameters")
+    if parameters is not None and not isinstance(parameters, dict):
+        refuse(f"{where}.function.parameters", "an object", parameters)
+    parameters = dict(parameters or {"type": "object"})
+    properties = parameters.get("properties")
+    if not properties:  # PHP writes an empty object as a list
+        parameters["properties"] = {}
+    elif not isinstance(properties, dict):
+        refuse(f"{where}.function.parameters.properties", "an object", properties)
+    return {"type": "function", **tool, "function": {**function, "parameters": parameters}}
 
 
 def _joined(parts: list[Any], where: str) -> str:

@@ -13,9 +13,9 @@ from typing import Any
 
 from rsllm.chat.parsers.formats import ToolFormat, format_of, format_of_tag
 from rsllm.chat.parsers.go_tags import is_go_template, thinking_tags, tool_tag
-from rsllm.chat.parsers.harmony import SPECIAL_TEXTS, HarmonySplitter
+from rsllm.chat.parsers.harmony import END_OF_THOUGHTS, FINAL_HEAD, NEXT_MESSAGE, SPECIAL_TEXTS, HarmonySplitter
 from rsllm.chat.parsers.parts import Part, ToolSet, merged, new_call_id
-from rsllm.chat.parsers.splitter import Tags, ToolSplitter
+from rsllm.chat.parsers.splitter import ToolSplitter
 from rsllm.chat.parsers.thinking import ThinkingSplitter, ThinkingTags
 
 __all__ = ["OutputParser", "ParserChoice", "choose_parser"]
@@ -53,9 +53,19 @@ class ParserChoice:
         """Tags that the parser looks for. Those that are control tokens of the model must reach it as text."""
         if self.format.is_harmony:
             return SPECIAL_TEXTS
-        tags = self.format.tags(self.tools) if self.tools else Tags()
         thinking = (self.thinking.open, self.thinking.close) if self.thinking else ()
-        return (*thinking, *tags.opening, *tags.ignored)
+        return (*thinking, *(self.format.texts(self.tools) if self.tools else ()))
+
+    @property
+    def end_of_thoughts(self) -> str:
+        """What a model writes behind its thoughts; empty for one that does not think."""
+        return END_OF_THOUGHTS if self.format.is_harmony else self.thinking.close if self.thinking else ""
+
+    def head_of_answer(self, *, after_thoughts: bool) -> str:
+        """What must stand between thoughts, or else the prompt, and an answer in plain text."""
+        if not self.format.is_harmony:
+            return ""
+        return (NEXT_MESSAGE if after_thoughts else "") + FINAL_HEAD
 
     def start(
         self, *, think: bool | str | None = None, prompt: str = "", new_id: Callable[[], str] = new_call_id

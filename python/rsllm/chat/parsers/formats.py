@@ -31,10 +31,18 @@ class ToolFormat:
     """Texts of which all stand in the templates of such models."""
     tags: Callable[[ToolSet], Tags]
     is_harmony: bool = False
+    within: tuple[str, ...] = ()
+    """Texts inside a call that may be control tokens."""
 
     def matches(self, template: str) -> bool:
         """Whether `template` teaches it."""
         return all(text in template for text in self.teaches)
+
+    def texts(self, tools: ToolSet) -> tuple[str, ...]:
+        """All that such models write around calls of `tools`."""
+        tags = self.tags(tools)
+        closing = [text for maker in tags.opening.values() for text in getattr(maker, "keywords", {}).get("close", ())]
+        return (*tags.opening, *closing, *tags.ignored, *self.within)
 
 
 def _json(*close: str) -> BodyMaker:
@@ -86,6 +94,7 @@ FORMATS: tuple[ToolFormat, ...] = (
             "<｜tool▁calls▁begin｜>",
             "<｜tool▁calls▁end｜>",
         ),
+        within=("<｜tool▁sep｜>",),
     ),
     ToolFormat(
         "kimi",
@@ -95,6 +104,7 @@ FORMATS: tuple[ToolFormat, ...] = (
             "<|tool_calls_section_begin|>",
             "<|tool_calls_section_end|>",
         ),
+        within=("<|tool_call_argument_begin|>",),
     ),
     ToolFormat(
         "minimax",
@@ -107,13 +117,24 @@ FORMATS: tuple[ToolFormat, ...] = (
         _fixed({"<atem:function_calls>": _until(invocations, "</atem:function_calls>")}),
     ),
     ToolFormat("seed", ("<seed:tool_call>",), _fixed({"<seed:tool_call>": _tagged("</seed:tool_call>")})),
-    ToolFormat("gemma4", ("<|tool_call>call:",), _fixed({"<|tool_call>": _until(gemma, "<tool_call|>")})),
+    ToolFormat(
+        "gemma4",
+        ("<|tool_call>call:",),
+        _fixed({"<|tool_call>": _until(gemma, "<tool_call|>")}),
+        within=('<|"|>',),
+    ),
     ToolFormat(
         "functiongemma",
         ("<start_function_call>",),
         _fixed({"<start_function_call>": _until(gemma, "<end_function_call>")}),
+        within=("<escape>",),
     ),
-    ToolFormat("mistral", ("[TOOL_CALLS]",), _fixed({"[TOOL_CALLS]": NamedBody})),
+    ToolFormat(
+        "mistral",
+        ("[TOOL_CALLS]",),
+        _fixed({"[TOOL_CALLS]": NamedBody}),
+        within=("[ARGS]", "[CALL_ID]"),
+    ),
     ToolFormat(
         "command-r7b",
         ("<|START_ACTION|>",),
@@ -140,7 +161,12 @@ FORMATS: tuple[ToolFormat, ...] = (
     ),
     ToolFormat("functionary-3.2", (">>>${recipient}",), _recipients),
     ToolFormat("functools", ("functools[",), _fixed({"functools": _json()})),
-    ToolFormat("glm", ("<arg_key>", _HERMES), _fixed({_HERMES: _tagged("</tool_call>")})),
+    ToolFormat(
+        "glm",
+        ("<arg_key>", _HERMES),
+        _fixed({_HERMES: _tagged("</tool_call>")}),
+        within=("<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
+    ),
     ToolFormat(
         "qwen-xml",
         ("<function=", "<parameter=", _HERMES),

@@ -13,12 +13,16 @@ from rsllm.chat.parsers.calls import NotACall, arguments_of
 from rsllm.chat.parsers.parts import Kind, Part, ToolCall, ToolSet, held_back, merged, new_call_id
 from rsllm.chat.parsers.splitter import Tags, ToolSplitter
 
-__all__ = ["SPECIAL_TEXTS", "HarmonySplitter", "harmony_names"]
+__all__ = ["END_OF_THOUGHTS", "FINAL_HEAD", "NEXT_MESSAGE", "SPECIAL_TEXTS", "HarmonySplitter", "harmony_names"]
 
 _START, _MESSAGE, _CHANNEL = "<|start|>", "<|message|>", "<|channel|>"
 _ENDS = ("<|end|>", "<|return|>", "<|call|>", _START)
 SPECIAL_TEXTS = (_MESSAGE, _CHANNEL, "<|constrain|>", *_ENDS)
 """Control tokens that the parser needs to see in the text."""
+END_OF_THOUGHTS = "<|end|>"
+NEXT_MESSAGE = _START + "assistant"
+FINAL_HEAD = _CHANNEL + "final" + _MESSAGE
+"""What makes the next message the answer, behind `NEXT_MESSAGE` or a prompt."""
 
 _HEADER_LIMIT = 512
 _END = re.compile("|".join(map(re.escape, _ENDS)))

@@ -116,8 +116,10 @@ async def model(request: Request) -> Response:
 async def _answer(request: Request, dialect: _Dialect) -> Response:
     services = services_of(request)
     try:
-        asked = _without_thinking(dialect.request((await read_body(request)).members()))
+        asked = dialect.request((await read_body(request)).members())
         native = dialect.read(Body(asked.native))
+        if asked.think_is_optional:
+            native = replace(native, think_is_optional=True)
     except Exception as error:
         return _refusal(request, dialect.error, error)
     stream = asked.stream and not native.is_empty
@@ -135,14 +137,6 @@ async def _translated(chunks: AsyncIterator[Json], translate: Callable[[Json], A
                 yield event
     finally:
         await chunks.aclose()  # type: ignore[attr-defined]
-
-
-def _without_thinking(asked: Translated) -> Translated:
-    """Where thinking is only a wish, a server without it goes on, and says so."""
-    if not (asked.think_is_optional and asked.native.get("think")):
-        return asked
-    native = {name: value for name, value in asked.native.items() if name != "think"}
-    return replace(asked, native=native, warnings=(*asked.warnings, "thinking is not supported yet: it was left out"))
 
 
 def _refusal(request: Request, shape: Callable[[int, Mapping[str, Any]], Json], error: Exception) -> Response:

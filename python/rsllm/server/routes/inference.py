@@ -9,16 +9,20 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rsllm.errors import ModelNameError, ModelNotFoundError
-from rsllm.server import service
+from rsllm.server import generation
+from rsllm.server.answers import Final, Piece
+from rsllm.server.embedding import Embeddings
+from rsllm.server.embedding import embed as embed_texts
 from rsllm.server.errors import ApiError
 from rsllm.server.routes.common import read_body, services_of
 from rsllm.server.schemas import ChatRequest, EmbedRequest, GenerateRequest, Inference
-from rsllm.server.service import Final, Piece
+from rsllm.server.service import Services
 from rsllm.server.streaming import EventResponse, JsonResponse, timestamp
 
 __all__ = ["chat", "chat_events", "embed", "embed_reply", "embeddings", "generate", "generate_events"]
 
 Event = dict[str, Any]
+_Shape = Callable[[Piece], Event]
 
 
 async def generate(request: Request) -> Response:
@@ -33,18 +37,14 @@ async def chat(request: Request) -> Response:
     return _response(request, asked, chat_events)
 
 
-def generate_events(services: service.Services, asked: GenerateRequest, *, stream: bool) -> AsyncIterator[Event]:
+def generate_events(services: Services, asked: GenerateRequest, *, stream: bool) -> AsyncIterator[Event]:
     """The objects of `/api/generate`: as they come, or one."""
-    return _events(asked, service.generate(services, asked), lambda text: {"response": text}, stream=stream)
+    return _events(asked, generation.generate(services, asked), _generated, stream=stream)
 
 
-def chat_events(services: service.Services, asked: ChatRequest, *, stream: bool) -> AsyncIterator[Event]:
+def chat_events(services: Services, asked: ChatRequest, *, stream: bool) -> AsyncIterator[Event]:
     """The objects of `/api/chat`: as they come, or one."""
-
-    def message(text: str) -> Event:
-        return {"message": {"role": "assistant", "content": text}}
-
-    return _events(asked, service.chat(services, asked), message, stream=stream)
+    return _events(asked, generation.chat(services, asked), _message, stream=stream)
 
 
 async def embed(request: Request) -> Response:
@@ -71,9 +71,9 @@ async def embeddings(request: Request) -> Response:
     return JsonResponse(reply | ({"warnings": result.warnings} if result.warnings else {}))
 
 
-async def _embeddings(request: Request, asked: EmbedRequest) -> service.Embeddings:
+async def _embeddings(request: Request, asked: EmbedRequest) -> Embeddings:
     try:
-        return await service.embed(services_of(request), asked)
+        return await embed_texts(services_of(request), asked)
     except ModelNotFoundError as error:
         raise ApiError(404, f'model "{asked.model}" not found, try pulling it first', hint=error.hint) from None
     except ModelNameError as error:
@@ -88,46 +88,55 @@ def _response(request: Request, asked: Any, events: Callable[..., AsyncIterator[
 
 
 def _events(
-    asked: Inference, events: AsyncIterator[Piece | Final], shape: Callable[[str], Event], *, stream: bool
+    asked: Inference, events: AsyncIterator[Piece | Final], shape: _Shape, *, stream: bool
 ) -> AsyncIterator[Event]:
     return _lines(asked, events, shape) if stream else _whole(asked, events, shape)
 
 
-async def _lines(
-    asked: Inference, events: AsyncIterator[Piece | Final], shape: Callable[[str], Event]
-) -> AsyncIterator[Event]:
+async def _lines(asked: Inference, events: AsyncIterator[Piece | Final], shape: _Shape) -> AsyncIterator[Event]:
     try:
         async for event in events:
             head = {"model": asked.model, "created_at": timestamp()}
             if isinstance(event, Final):
-                yield {**head, **shape(""), **_end(event)}
+                yield {**head, **shape(Piece()), **_end(event)}
             else:
                 logprobs = {} if event.logprobs is None else {"logprobs": event.logprobs}
-                yield {**head, **shape(event.text), "done": False, **logprobs}
+                yield {**head, **shape(event), "done": False, **logprobs}
     finally:
         await events.aclose()  # type: ignore[attr-defined]
 
 
-async def _whole(
-    asked: Inference, events: AsyncIterator[Piece | Final], shape: Callable[[str], Event]
-) -> AsyncIterator[Event]:
-    texts, logprobs = [], []
+async def _whole(asked: Inference, events: AsyncIterator[Piece | Final], shape: _Shape) -> AsyncIterator[Event]:
+    pieces: list[Piece] = []
     try:
         async for event in events:
             if isinstance(event, Piece):
-                texts.append(event.text)
-                logprobs += event.logprobs or []
+                pieces.append(event)
                 continue
+            whole = Piece(
+                "".join(piece.text for piece in pieces),
+                "".join(piece.thinking for piece in pieces),
+                tuple(call for piece in pieces for call in piece.calls),
+            )
+            logprobs = [entry for piece in pieces for entry in piece.logprobs or ()]
             found = {"logprobs": logprobs} if asked.logprobs is not None else {}
-            yield {
-                "model": asked.model,
-                "created_at": timestamp(),
-                **shape("".join(texts)),
-                **_end(event),
-                **found,
-            }
+            yield {"model": asked.model, "created_at": timestamp(), **shape(whole), **_end(event), **found}
     finally:
         await events.aclose()  # type: ignore[attr-defined]
+
+
+def _generated(piece: Piece) -> Event:
+    found: Event = {"response": piece.text}
+    return found | ({"thinking": piece.thinking} if piece.thinking else {})
+
+
+def _message(piece: Piece) -> Event:
+    message: Event = {"role": "assistant", "content": piece.text}
+    if piece.thinking:
+        message["thinking"] = piece.thinking
+    if piece.calls:
+        message["tool_calls"] = [call.as_dict() for call in piece.calls]
+    return {"message": message}
 
 
 def _end(final: Final) -> Event:

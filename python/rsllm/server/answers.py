@@ -1,0 +1,336 @@
+"""The answer to a prompt: one sequence of the engine, read as thoughts, text and tool calls while it comes.
+
+Where a model thinks and its answer is constrained (`format`), the constraint must wait until the thoughts have ended.
+So there are two sequences on one lease: one without the constraint, up to the end of the thoughts, then one with it,
+whose prompt is the first with the thoughts behind it. The prefix cache holds all of that, so that the second begins at
+once.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rsllm.chat.parsers import OutputParser, ParserChoice, Part, ToolCall
+from rsllm.runner.pool import Lease, LeaseGeneration
+from rsllm.server.prompts import Prompt
+from rsllm.streams import Stats, Token
+
+__all__ = ["Answer", "Final", "Piece", "Reading"]
+
+_CONSTRAINTS = ("schema", "regex", "grammar")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A piece of an answer; the one or the other kind of text, or a call."""
+
+    text: str = ""
+    thinking: str = ""
+    calls: tuple[ToolCall, ...] = ()
+    logprobs: list[dict[str, Any]] | None = None
+
+
+@dataclass(frozen=True)
+class Final:
+    """The end of an answer."""
+
+    reason: str
+    metrics: dict[str, int] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    context: list[int] | None = None
+    rendered: str | None = None
+    """The prompt, where only that was asked for."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How the replies to a request are read."""
+
+    choice: ParserChoice
+    think: bool | str | None = None
+    """As it applies to this model."""
+    control: Mapping[int, str] = field(default_factory=dict)
+    """Control tokens that must be seen, since the notation is made of them."""
+
+    @property
+    def hides_thoughts(self) -> bool:
+        """Thoughts were not wanted."""
+        return self.think is False
+
+    def parser(self, prompt: str) -> OutputParser:
+        """For a reply to `prompt`."""
+        return self.choice.start(think=None if self.choice.thinks else False, prompt=prompt)
+
+    def answer_parser(self) -> OutputParser:
+        """For what comes behind thoughts."""
+        return self.choice.start(think=False)
+
+    def may_think(self, prompt: str) -> bool:
+        """Whether thoughts may come before an answer to `prompt`."""
+        return self.choice.thinks and (not self.hides_thoughts or self._is_opened(prompt))
+
+    def _is_opened(self, prompt: str) -> bool:
+        tags = self.choice.thinking
+        return self.choice.format.is_harmony or (tags is not None and prompt.rstrip().endswith(tags.open))
+
+
+@dataclass
+class _Totals:
+    """Figures of all sequences of an answer together."""
+
+    prompt: int = 0
+    cached: int | None = None
+    generated: int = 0
+    prefill: int = 0
+    decode: int = 0
+    queue: int = 0
+
+    def add(self, stats: Stats) -> None:
+        self.generated += stats.generated_tokens
+        self.prefill += stats.prefill_ns
+        self.decode += stats.decode_ns
+        self.queue += stats.queue_ns
+        if self.cached is None:
+            self.cached = stats.cached_tokens
+
+    def metrics(self) -> dict[str, int]:
+        return {
+            "prompt_eval_count": self.prompt,
+            "prompt_eval_duration": self.prefill,
+            "eval_count": self.generated,
+            "eval_duration": self.decode,
+            "cached_tokens": min(self.cached or 0, self.prompt),
+            "queue_duration": self.queue,
+        }
+
+
+class Answer:
+    """One answer. Go through `pieces` to the end; then the other members tell what came of it."""
+
+    def __init__(self, lease: Lease, prompt: Prompt, options: dict[str, Any], reading: Reading | None) -> None:
+        """`options` are the engine's, complete. Without a `reading` the text is passed on as it is."""
+        self._lease = lease
+        self._prompt = prompt
+        self._reading = reading
+        self._options = options
+        if reading is not None and reading.control:
+            self._options = {**options, "reveal": [[id, text] for id, text in reading.control.items()]}
+        self._logprobs: list[dict[str, Any]] | None = None
+        self._hidden = False
+        self._totals = _Totals(prompt=len(prompt.ids))
+        self.ids: list[int] = []
+        """The tokens of the answer, thoughts too."""
+        self.reason = "stop"
+        self.warnings: list[str] = []
+
+    @property
+    def metrics(self) -> dict[str, int]:
+        """Counts and durations."""
+        return self._totals.metrics()
+
+    async def pieces(self) -> AsyncIterator[Piece]:
+        """What the model says, as it comes."""
+        reading = self._reading
+        if reading is None:
+            async for piece in self._plain():
+                yield piece
+            return
+        options = self._options
+        begun: list[int] | None = None
+        parser = reading.parser(self._prompt.text)
+        if any(options.get(name) is not None for name in _CONSTRAINTS) and reading.may_think(self._prompt.text):
+            thoughts = _Thoughts(self, reading, parser)
+            async for piece in thoughts.pieces():
+                yield piece
+            begun = await thoughts.continuation()
+            if begun is None:
+                self._close(parser)
+                return
+            parser = reading.answer_parser()
+            if (most := options.get("max_tokens")) is not None:
+                options = {**options, "max_tokens": max(0, most - self._totals.generated)}
+        async for piece in self._read([*self._prompt.ids, *(begun or ())], options, parser):
+            yield piece
+        self._close(parser)
+
+    async def _plain(self) -> AsyncIterator[Piece]:
+        generation = await self._lease.generate(self._prompt.ids, self._options)
+        async for token in generation:
+            self.ids += token.ids
+            logprobs = _logprobs(token)
+            if token or logprobs:
+                yield Piece(str(token), logprobs=logprobs)
+        self._ended(generation)
+
+    async def _read(self, ids: list[int], options: dict[str, Any], parser: OutputParser) -> AsyncIterator[Piece]:
+        generation = await self._lease.generate(ids, options)
+        async for token in generation:
+            self.ids += token.ids
+            for piece in self.shown(parser.feed(token), token):
+                yield piece
+        for piece in self.shown(parser.finish()):
+            yield piece
+        if self._logprobs:
+            yield Piece(logprobs=self._logprobs)
+        self._ended(generation)
+
+    def shown(self, parts: Iterable[Part], token: Token | None = None) -> Iterable[Piece]:
+        """The parts that somebody is to see; log probabilities wait for the next of them."""
+        if token is not None and (logprobs := _logprobs(token)):
+            self._logprobs = [*(self._logprobs or ()), *logprobs]
+        for part in parts:
+            if part.kind == "thinking" and self._reading is not None and self._reading.hides_thoughts:
+                self._hidden = self._hidden or bool(part.text.strip())
+                continue
+            for piece in _of_part(part):
+                logprobs, self._logprobs = self._logprobs, None
+                yield Piece(piece.text, piece.thinking, piece.calls, logprobs) if logprobs else piece
+
+    def add(self, stats: Stats) -> None:
+        """Count a sequence that has ended."""
+        self._totals.add(stats)
+        self.warnings += stats.warnings
+        if stats.shifts:
+            self.warnings.append(
+                f"the context was full: {stats.dropped_tokens} of its older tokens were forgotten on the way"
+            )
+        if stats.finish_reason == "context":
+            self.warnings.append(f"stopped because the context of {self._lease.info['context']} tokens is full")
+        self.reason = "stop" if stats.finish_reason == "stop" else "length"
+
+    def add_cut(self, tokens: int, prefill: int, decode: int) -> None:
+        """Count a sequence that was cut short, of which the engine tells nothing."""
+        self._totals.generated += tokens
+        self._totals.prefill += prefill
+        self._totals.decode += decode
+
+    def _ended(self, generation: LeaseGeneration) -> None:
+        if generation.stats is None:
+            raise RuntimeError("a sequence that has ended has figures")
+        self.add(generation.stats)
+
+    def _close(self, parser: OutputParser) -> None:
+        self.warnings += parser.warnings
+        if self._hidden:
+            self.warnings.append("the model thinks although `think` is false: its thoughts were left out")
+
+
+class _Thoughts:
+    """The sequence before a constrained answer: free, and cut where the thoughts end."""
+
+    def __init__(self, answer: Answer, reading: Reading, parser: OutputParser) -> None:
+        self._answer = answer
+        self._reading = reading
+        self._parser = parser
+        self._lease = answer._lease
+        self._prompt = answer._prompt
+        self._end = reading.choice.end_of_thoughts
+        # A control token is no text to the engine, so that it cannot stop there.
+        self._end_ids = {id for id, text in reading.control.items() if text == self._end}
+        self._has_thought = False
+        self._texts: list[str] = []
+        self._stats: Stats | None = None
+
+    async def pieces(self) -> AsyncIterator[Piece]:
+        """The thoughts."""
+        answer = self._answer
+        options = {**answer._options, **dict.fromkeys(_CONSTRAINTS)}
+        if not self._end_ids:
+            options["stop"] = [*options["stop"], self._end]
+        begun = first = time.perf_counter_ns()
+        generation = await self._lease.generate(self._prompt.ids, options)
+        async for token in generation:
+            if not answer.ids:
+                first = time.perf_counter_ns()
+            answer.ids += token.ids
+            for piece in answer.shown(self._thinking(self._parser.feed(token)), token):
+                yield piece
+            if not self._parser.is_thinking:
+                generation.cancel()
+                break
+        # What was generated behind the thoughts, to the end perhaps, does not count.
+        self._stats = generation.stats if self._parser.is_thinking else None
+        if self._stats is None:
+            answer.ids = self._cut_ids()
+            answer.add_cut(len(answer.ids), first - begun, time.perf_counter_ns() - first)
+            return
+        answer.add(self._stats)
+        for piece in answer.shown(self._thinking(self._parser.finish())):
+            yield piece
+
+    async def continuation(self) -> list[int] | None:
+        """The tokens between the prompt and the constrained answer; `None` where there is room for none, or something
+        else than the end of the thoughts has ended the answer."""
+        stats, ids = self._stats, self._answer.ids
+        if stats is not None and (stats.finish_reason != "stop" or stats.stop_text not in (None, self._end)):
+            return None
+        if self._has_thought and stats is not None:
+            if stats.stop_text is None:  # the model wanted to end without an answer
+                ids = [*ids, *await self._lease.tokenize([(self._end, True)])]
+            elif not (await self._lease.detokenize(ids)).rstrip().endswith(self._end):
+                # The last token holds more than the tag, which the model would take for the beginning of its answer.
+                ids = await self._lease.tokenize(self._parts())
+        if not self._has_thought:
+            ids = []
+        head = self._reading.choice.head_of_answer(after_thoughts=self._has_thought)
+        if head:
+            ids = [*ids, *await self._lease.tokenize([(head, True)])]
+        if len(self._prompt.ids) + len(ids) >= int(self._lease.info["context"]):
+            self._answer.reason = "length"
+            self._answer.warnings.append("the thoughts have filled the context: there is no room for the answer")
+            return None
+        self._answer.ids = ids
+        return ids
+
+    def _thinking(self, parts: Iterable[Part]) -> list[Part]:
+        """The thoughts among the parts; an answer that begins too early comes again."""
+        for part in parts:
+            if part.kind == "thinking" or (part.kind == "markup" and part.raw.strip()):
+                self._has_thought = True
+        found = [part for part in parts if part.kind == "thinking"]
+        self._texts += [part.raw for part in found]
+        return found
+
+    def _parts(self) -> list[tuple[str, bool]]:
+        """The thoughts and their tags as parts of a prompt."""
+        tags = self._reading.choice.thinking
+        opened = tags is None or self._prompt.text.rstrip().endswith(tags.open)
+        before = [] if opened or tags is None else [(tags.open, True)]
+        return [*before, ("".join(self._texts), False), (self._end, True)]
+
+    def _cut_ids(self) -> list[int]:
+        """The tokens up to the end of the thoughts; none where the model began to answer at once."""
+        ids = self._answer.ids
+        end = next((index + 1 for index, id in enumerate(ids) if id in self._end_ids), 0)
+        return ids[:end] if self._has_thought else []
+
+
+def _of_part(part: Part) -> Iterable[Piece]:
+    if part.kind == "thinking":
+        yield Piece(thinking=part.text)
+    elif part.calls:
+        yield from (Piece(calls=(call,)) for call in part.calls)
+    elif part.text:
+        yield Piece(part.text)
+
+
+def _logprobs(token: Token) -> list[dict[str, Any]] | None:
+    if token.logprobs is None:
+        return None
+    return [
+        {
+            **_entry(entry),
+            **({"top_logprobs": [_entry(other) for other in entry.top]} if entry.top else {}),
+        }
+        for entry in token.logprobs
+    ]
+
+
+def _entry(entry: Any) -> dict[str, Any]:
+    # JSON has no infinity: a token that cannot come has the smallest logarithm that a float32 can say.
+    logprob = entry.logprob if math.isfinite(entry.logprob) else -3.4028235e38
+    return {"token": entry.text, "logprob": logprob, "bytes": list(entry.bytes)}
