@@ -69,13 +69,13 @@ class Client:
         """`POST /api/chat`."""
         return self._stream("/api/chat", request)
 
-    def pull(self, model: str, *, insecure: bool = False) -> Iterator[Event]:
-        """`POST /api/pull`: progress."""
-        return self._stream("/api/pull", {"model": model, "insecure": insecure})
+    def pull(self, model: str, *, insecure: bool = False, typed: bool = False) -> Iterator[Event]:
+        """`POST /api/pull`: progress. `typed`: a person typed the name, which may then lead to a private address."""
+        return self._stream("/api/pull", {"model": model, "insecure": insecure}, typed=typed)
 
-    def push(self, model: str, *, insecure: bool = False) -> Iterator[Event]:
-        """`POST /api/push`: progress."""
-        return self._stream("/api/push", {"model": model, "insecure": insecure})
+    def push(self, model: str, *, insecure: bool = False, typed: bool = False) -> Iterator[Event]:
+        """`POST /api/push`: progress. `typed` as for `pull`."""
+        return self._stream("/api/push", {"model": model, "insecure": insecure}, typed=typed)
 
     def create(self, request: Mapping[str, Any]) -> Iterator[Event]:
         """`POST /api/create`: progress."""
@@ -184,8 +184,8 @@ class Client:
             response.close()
         return response
 
-    def _stream(self, path: str, body: Mapping[str, Any]) -> Iterator[Event]:
-        response = self._open("POST", path, body, None)
+    def _stream(self, path: str, body: Mapping[str, Any], *, typed: bool = False) -> Iterator[Event]:
+        response = self._open("POST", path, body, None, self._proof(path, body) if typed else None)
         try:
             for line in response.iter_lines():
                 if line.strip():
@@ -196,6 +196,13 @@ class Client:
             raise self._broken(error) from error
         finally:
             response.close()
+
+    def _proof(self, path: str, body: Mapping[str, Any]) -> Mapping[str, str] | None:
+        """The header that says that a person typed the name; for servers of this machine alone."""
+        from rsllm.typed import HEADER, signature
+
+        value = signature(path, str(body["model"])) if self.address.is_loopback else None
+        return None if value is None else {HEADER: value}
 
     def _event(self, line: str) -> Event:
         try:
@@ -209,14 +216,19 @@ class Client:
         return event
 
     def _open(
-        self, method: str, path: str, body: Mapping[str, Any] | None, content: Iterable[bytes] | None
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, Any] | None,
+        content: Iterable[bytes] | None,
+        headers: Mapping[str, str] | None = None,
     ) -> httpx2.Response:
         """The response, its head read, and none that is an error."""
         import httpx2
 
         data = {} if body is None else {"json": dict(body)}
         for attempt in range(2):
-            request = self._http.build_request(method, path, content=content, **data)  # type: ignore[arg-type]
+            request = self._http.build_request(method, path, content=content, headers=headers, **data)  # type: ignore[arg-type]
             try:
                 response = self._http.send(request, stream=True)
                 break

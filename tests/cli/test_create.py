@@ -123,6 +123,6 @@ def test_progress_of_an_upload(server: Bench) -> None:
     request: dict[str, Any] = {"model": "m"}
     files = create.gather(parse("FROM ./tiny.gguf"), Path(), request)
     with connect() as client:
-        events = list(create._events(client, request, files))
+        events = list(create.sent(client, request, files))
     copying = [event for event in events if event["status"].startswith("copying file sha256:")]
     assert copying[-1]["completed"] == copying[-1]["total"] == Path("tiny.gguf").stat().st_size

@@ -180,7 +180,7 @@ def test_run_prints_timings_and_warnings(server: Bench, rsllm_command: Run) -> N
 
 
 def test_run_pulls_what_is_missing(server: Bench, rsllm_command: Run) -> None:
-    async def pull(store: Any, name: Any, *, insecure: bool) -> AsyncIterator[Progress]:
+    async def pull(store: Any, name: Any, *, insecure: bool, typed: bool) -> AsyncIterator[Progress]:
         assert insecure
         yield Progress("pulling manifest")
         server.add("new", {"text": "new"})
@@ -192,7 +192,7 @@ def test_run_pulls_what_is_missing(server: Bench, rsllm_command: Run) -> None:
 
 
 def test_run_of_what_nobody_has(server: Bench, rsllm_command: Run) -> None:
-    async def pull(store: Any, name: Any, *, insecure: bool) -> AsyncIterator[Progress]:
+    async def pull(store: Any, name: Any, *, insecure: bool, typed: bool) -> AsyncIterator[Progress]:
         yield Progress("pulling manifest")
         raise DownloadError("pull model manifest: file does not exist")
 
@@ -228,7 +228,7 @@ def test_pictures_in_a_prompt_are_refused(rsllm_command: Run, server: Bench, tmp
 
 @pytest.mark.parametrize("command", ["pull", "push"])
 def test_transfers_are_silent_in_a_pipe_and_tell_all_as_json(server: Bench, rsllm_command: Run, command: str) -> None:
-    async def transfer(store: Any, name: Any, *, insecure: bool) -> AsyncIterator[Progress]:
+    async def transfer(store: Any, name: Any, *, insecure: bool, typed: bool) -> AsyncIterator[Progress]:
         yield Progress("moving", "sha256:00", 10, 5)
         yield Progress("success")
 

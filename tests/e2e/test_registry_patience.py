@@ -14,7 +14,7 @@ from rsllm.store.manifest import Manifest
 from rsllm.store.name import ModelName
 from rsllm.store.store import Store
 from tests.support import hostile_pulls
-from tests.support.hostile_pulls import LAYERS, is_whole, name_of, pull_it
+from tests.support.hostile_pulls import LAYERS, is_whole, pull_it
 from tests.support.hostile_registry import Exchange, HostileRegistry
 from tests.support.registry import add_model, quick
 

@@ -17,7 +17,8 @@ import pytest
 import rsllm
 from rsllm.config import config
 from rsllm.errors import DownloadError, ModelNameError, ModelNotFoundError, OptionError
-from rsllm.registry.sources import gguf_files, is_source, pull_reference, source_name
+from rsllm.refs.sources import is_source, source_name
+from rsllm.registry.sources import gguf_files, pull_reference
 from rsllm.store.create import CreateRequest, create
 from rsllm.store.digest import Digest
 from rsllm.store.manifest import MediaType

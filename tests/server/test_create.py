@@ -48,7 +48,7 @@ async def test_from_a_model_that_is_there(client: httpx2.AsyncClient, bench: Ben
 
 
 async def test_from_a_model_that_is_pulled_first(client: httpx2.AsyncClient, bench: Bench) -> None:
-    async def pull(store: Any, name: ModelName, *, insecure: bool) -> AsyncIterator[Progress]:
+    async def pull(store: Any, name: ModelName, *, insecure: bool, typed: bool) -> AsyncIterator[Progress]:
         yield Progress("pulling manifest")
         bench.add(name.short, {"text": "far"})
         yield Progress("success")

@@ -124,7 +124,7 @@ async def test_blobs(client: httpx2.AsyncClient, bench: Bench) -> None:
 async def test_progress_streams(client: httpx2.AsyncClient, bench: Bench, route: str) -> None:
     asked: list[Any] = []
 
-    async def transfer(store: Any, name: ModelName, *, insecure: bool) -> AsyncIterator[Progress]:
+    async def transfer(store: Any, name: ModelName, *, insecure: bool, typed: bool) -> AsyncIterator[Progress]:
         asked.append((name.short, insecure))
         yield Progress("working")
         yield Progress("moving", "sha256:00", 10, 5)
@@ -145,7 +145,7 @@ async def test_progress_streams(client: httpx2.AsyncClient, bench: Bench, route:
 
 
 async def test_a_transfer_that_fails(client: httpx2.AsyncClient, bench: Bench) -> None:
-    async def pull(store: Any, name: ModelName, *, insecure: bool) -> AsyncIterator[Progress]:
+    async def pull(store: Any, name: ModelName, *, insecure: bool, typed: bool) -> AsyncIterator[Progress]:
         yield Progress("pulling manifest")
         raise DownloadError("pull model manifest: file does not exist")
 
@@ -170,7 +170,7 @@ async def test_a_transfer_that_fails(client: httpx2.AsyncClient, bench: Bench) -
 async def test_what_becomes_of_failures(
     client: httpx2.AsyncClient, bench: Bench, failure: RsllmError, status: int
 ) -> None:
-    async def transfer(store: Any, name: ModelName, *, insecure: bool) -> AsyncIterator[Progress]:
+    async def transfer(store: Any, name: ModelName, *, insecure: bool, typed: bool) -> AsyncIterator[Progress]:
         yield Progress("working")
         raise failure
 

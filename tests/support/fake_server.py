@@ -48,7 +48,7 @@ def main() -> None:
         server.run([listener])
 
 
-async def _transfer(store: Any, name: Any, *, insecure: bool) -> AsyncIterator[Progress]:
+async def _transfer(store: Any, name: Any, *, insecure: bool, typed: bool) -> AsyncIterator[Progress]:
     yield Progress("success")
 
 

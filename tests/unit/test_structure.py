@@ -53,10 +53,11 @@ PARTS: dict[str, set[str]] = {
     "__main__": {"cli"},
     # What the server and the commands share is the protocol between them: HTTP.
     "address": {"errors"},
-    "client": {"address", "config", "durations", "errors", "store"},
+    "typed": {"config"},
+    "client": {"address", "config", "durations", "errors", "store", "typed"},
     "server": {
         "__init__", "_core", "address", "chat", "config", "control", "durations", "errors", "gguf", "machine", "options",
-        "refs", "registry", "runner", "store", "streams", "system",
+        "refs", "registry", "runner", "store", "streams", "system", "typed",
     },
     "cli": {
         "__init__", "address", "client", "config", "durations", "errors", "gguf", "machine", "model", "options", "refs",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import threading
 from collections.abc import Iterator, Mapping
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from rsllm.client import Client
     from rsllm.store.modelfile import Modelfile
 
-__all__ = ["command", "gather"]
+__all__ = ["command", "files_of", "gather", "sent"]
 
 _READ_BYTES = 1 << 20
 _TELL_SECONDS = 0.1
@@ -57,7 +58,7 @@ def command(model: str, file: str | None, quantize: str | None, as_json: bool) -
     request = {"model": model, **recipe.to_request()}
     files = gather(recipe, folder, request)
     with connect() as client:
-        follow(_events(client, request, files), as_json=as_json)
+        follow(sent(client, request, files), as_json=as_json)
 
 
 def _read(file: str | None) -> tuple[bytes, Path]:
@@ -151,7 +152,17 @@ def _all_parts(path: Path) -> list[Path]:
     return parts
 
 
-def _events(client: Client, request: Event, files: Mapping[str, Mapping[str, Path]]) -> Iterator[Event]:
+def files_of(path: Path) -> dict[str, Path]:
+    """The files of the model at `path`, by their names: a file, all parts of a split one, those of a folder."""
+    if not path.exists():
+        raise FileNotFoundError(errno.ENOENT, "no such model file", str(path))
+    files: dict[str, Path] = {}
+    _add(files, _in_folder(path) if path.is_dir() else _all_parts(path))
+    return files
+
+
+def sent(client: Client, request: Event, files: Mapping[str, Mapping[str, Path]]) -> Iterator[Event]:
+    """Send the files that the server lacks, and make the model; what happens."""
     yield {"status": "gathering model components"}
     for member, named in files.items():
         digests = {}

@@ -29,7 +29,7 @@ def command(model: str, insecure: bool, as_json: bool) -> None:
     name = ModelName.parse(model)
     with connect() as client:
         try:
-            follow(client.push(model, insecure=insecure), as_json=as_json)
+            follow(client.push(model, insecure=insecure, typed=True), as_json=as_json)
         except RsllmError as error:
             if "access denied" in str(error) or "unauthorized" in str(error):
                 error.hint = (

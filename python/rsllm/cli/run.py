@@ -149,7 +149,7 @@ def _with_pull(client: Client, session: ServerSession, asked: _Asked, action: An
     except ModelNotFoundError:
         from rsllm.cli.progress import follow
 
-        follow(client.pull(session.model, insecure=asked.insecure))
+        follow(client.pull(session.model, insecure=asked.insecure, typed=True))
         action()
 
 

@@ -1,12 +1,4 @@
-"""Models from elsewhere than a registry, brought into the store under names of their own.
-
-============================  ====================================================================
-reference                     becomes
-============================  ====================================================================
-`pypi:package[==version]`     `pypi/library/package:version`, `:latest` where none is given
-`file:path`                   `file/library/<stem of the file>:latest`
-`demo`                        what `pypi:` makes of the pinned demo model
-============================  ====================================================================
+"""Models from elsewhere than a registry, brought into the store under names of their own (`rsllm.refs.sources`).
 
 A caller may give another name. `file:` is for people at this machine alone: over the API it would tell which files
 there are. A split model may be given by any of its files, or by its folder.
@@ -23,49 +15,24 @@ from pathlib import Path
 from rsllm.config import config
 from rsllm.errors import ModelNotFoundError, OptionError
 from rsllm.refs import DEMO
+from rsllm.refs.sources import is_source, source_name
 from rsllm.registry.created import create_from
 from rsllm.registry.pull import pull
 from rsllm.registry.settings import RegistrySettings
 from rsllm.store.adding import Adding
 from rsllm.store.digest import Digest
-from rsllm.store.name import DEFAULT_NAMESPACE, DEFAULT_TAG, ModelName
+from rsllm.store.name import ModelName
 from rsllm.store.progress import Progress
 from rsllm.store.store import Store
 
-__all__ = ["gguf_files", "import_files", "is_source", "pull_reference", "source_name"]
+__all__ = ["gguf_files", "import_files", "pull_reference"]
 
 _SHARD = re.compile(r"(?P<stem>.+)-(?P<number>\d{5})-of-(?P<count>\d{5})", re.ASCII)
-_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.-]+", re.ASCII)
-_LONGEST = 80
-
-
-def is_source(reference: str) -> bool:
-    """Whether a reference is one of this module's, and no name."""
-    return reference == "demo" or reference.startswith(("pypi:", "file:"))
-
-
-def source_name(reference: str) -> ModelName:
-    """The name that a reference gets in the store; raises `ModelNameError`."""
-    kind, _, rest = (DEMO if reference == "demo" else reference).partition(":")
-    if kind == "pypi":
-        package, _, version = rest.partition("==")
-        model, tag = re.sub(r"[-_.]+", "-", package.strip()).lower(), version.strip() or DEFAULT_TAG
-    else:
-        stem = Path(rest).name
-        stem = stem[:-5] if stem.lower().endswith(".gguf") else stem
-        shard = _SHARD.fullmatch(stem)
-        model, tag = shard["stem"] if shard else stem, DEFAULT_TAG
-    return ModelName(kind, DEFAULT_NAMESPACE, _spelled(model), _spelled(tag)).validated()
-
-
-def _spelled(text: str) -> str:
-    """Without what names must not have in them."""
-    return _NOT_IN_NAMES.sub("-", text).lstrip("-.")[:_LONGEST]
 
 
 async def pull_reference(
     store: Store,
-    reference: str,
+    reference: str | ModelName,
     *,
     name: ModelName | None = None,
     insecure: bool = False,
@@ -76,7 +43,9 @@ async def pull_reference(
     Raises what `pull` raises, and `OptionError` for a reference that this caller may not use.
     """
     settings = settings or RegistrySettings.from_config(config())
-    if not is_source(reference):
+    if isinstance(reference, ModelName):
+        steps = pull(store, reference, insecure=insecure, settings=settings)
+    elif not is_source(reference):
         steps = pull(store, ModelName.parse(reference), insecure=insecure, settings=settings)
     elif reference.startswith("file:"):
         if not settings.user_typed:

@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from rsllm.errors import ModelNotFoundError
+from rsllm.refs.sources import is_source
 from rsllm.server import options
 from rsllm.server.routes.common import model_name, progress_response, read_body, services_of
 from rsllm.server.schemas import TransferRequest
@@ -20,6 +21,7 @@ from rsllm.server.service import Services, in_thread
 from rsllm.store.digest import Digest
 from rsllm.store.name import ModelName
 from rsllm.store.progress import Progress
+from rsllm.typed import HEADER, is_typed
 
 __all__ = ["create", "has_blob", "pull", "push", "upload"]
 
@@ -29,11 +31,11 @@ _WAIT_SECONDS = 0.005
 
 
 async def pull(request: Request) -> Response:
-    """`POST /api/pull`."""
+    """`POST /api/pull`: a name, or what `rsllm.registry.sources` knows beside names."""
     asked = TransferRequest.read(await read_body(request))
-    name = model_name(asked.model)
+    reference = asked.model if is_source(asked.model) else model_name(asked.model)
     services = services_of(request)
-    events = services.pull(services.models.store, name, insecure=asked.insecure)
+    events = services.pull(services.models.store, reference, insecure=asked.insecure, typed=_typed(request, asked))
     return progress_response(request, events, stream=asked.stream)
 
 
@@ -42,8 +44,13 @@ async def push(request: Request) -> Response:
     asked = TransferRequest.read(await read_body(request))
     name = model_name(asked.model)
     services = services_of(request)
-    events = services.push(services.models.store, name, insecure=asked.insecure)
+    events = services.push(services.models.store, name, insecure=asked.insecure, typed=_typed(request, asked))
     return progress_response(request, events, stream=asked.stream)
+
+
+def _typed(request: Request, asked: TransferRequest) -> bool:
+    """Whether the user of this server typed the name at a command line."""
+    return is_typed(request.headers.get(HEADER), request.url.path, asked.model)
 
 
 async def create(request: Request) -> Response:
@@ -134,7 +141,7 @@ async def _create(services: Services, name: ModelName, asked: Any) -> AsyncItera
         try:
             await asyncio.to_thread(services.models.store.find, source)
         except ModelNotFoundError:
-            async for event in services.pull(services.models.store, source, insecure=False):
+            async for event in services.pull(services.models.store, source, insecure=False, typed=False):
                 if event.status != "success":  # that is for the end of it all
                     yield event
     async for event in in_thread(create(services.models.store, name, asked)):
