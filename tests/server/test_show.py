@@ -117,3 +117,12 @@ def test_an_embedding_model_completes_nothing() -> None:
     metadata = {"general.architecture": "bert", "bert.pooling_type": 1}
     assert listing.capabilities(metadata, False, "") == ["embedding"]
     assert listing.capabilities({}, True, "{{ .Suffix }}{{ .Tools }}") == ["completion", "vision", "tools", "insert"]
+
+
+def test_abilities_are_those_of_the_template_that_makes_the_prompts() -> None:
+    jinja = {"tokenizer.chat_template": "{{ tools }} tool_calls 'tool'"}
+    assert listing.capabilities(jinja, False, "{{ .Prompt }}") == ["completion", "tools"]
+    assert listing.capabilities(jinja, False, "{{ .Prompt }}", setting=True) == ["completion"]
+    tokens = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"]
+    filling = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": [3, 3, 3]}
+    assert listing.capabilities(filling, False, "") == ["completion", "insert"]

@@ -56,9 +56,15 @@ def by_name(store: Store) -> dict[str, dict[str, Any]]:
 
 
 def show(
-    stored: StoredModel, *, verbose: bool = False, system: str = "", options: Mapping[str, Any] | None = None
+    stored: StoredModel,
+    *,
+    verbose: bool = False,
+    system: str = "",
+    options: Mapping[str, Any] | None = None,
+    setting: bool | None = None,
 ) -> dict[str, Any]:
-    """What `show` says of one model; `system` and `options` take the place of its own."""
+    """What `show` says of one model; `system` and `options` take the place of its own. `setting`: as for
+    `capabilities`."""
     from rsllm import gguf
     from rsllm.server.models import weights
 
@@ -87,7 +93,7 @@ def show(
         "tensors": [
             {"name": tensor.name, "type": tensor.type, "shape": list(reversed(tensor.shape))} for tensor in tensors
         ],
-        "capabilities": capabilities(metadata, bool(stored.projectors), stored.template or ""),
+        "capabilities": capabilities(metadata, bool(stored.projectors), stored.template or "", setting=setting),
         "modified_at": stored.modified_at.isoformat(),
         "requires": _text(stored.config.get("requires")),
     }
@@ -95,17 +101,27 @@ def show(
     return {name: value for name, value in reply.items() if value or name not in empty}
 
 
-def capabilities(metadata: Mapping[str, Any], has_projector: bool, go_template: str) -> list[str]:
-    """What a model can do, by its file and its templates. What this server cannot yet do with it, it says itself."""
-    architecture = metadata.get("general.architecture")
-    jinja = _text(metadata.get("tokenizer.chat_template"))
+def capabilities(
+    metadata: Mapping[str, Any], has_projector: bool, go_template: str, *, setting: bool | None = None
+) -> list[str]:
+    """What a model can do, by its file and the template that makes its prompts (`setting`: OLLAMA_GO_TEMPLATE).
+
+    All that is listed can be asked for, but for images, which no model can be shown yet.
+    """
+    from rsllm.server.models import facts_from
+    from rsllm.server.templates import Sources, choose
+
+    facts = facts_from(metadata)
+    templates = Sources(facts.template, facts.template_with_tools, go=go_template)
+    chosen = choose(templates, setting=setting)
+    template = chosen.template
     holds = {
-        "embedding": f"{architecture}.pooling_type" in metadata,
-        "completion": f"{architecture}.pooling_type" not in metadata,
-        "vision": has_projector or bool(metadata.get(f"{architecture}.vision.block_count")),
-        "tools": ".Tools" in go_template or "tool_call" in jinja or "tools" in jinja,
-        "insert": ".Suffix" in go_template,
-        "thinking": ".Thinking" in go_template or ("<think>" in jinja and "</think>" in jinja),
+        "embedding": facts.is_embedding,
+        "completion": not facts.is_embedding,
+        "vision": has_projector or bool(metadata.get(f"{facts.architecture}.vision.block_count")),
+        "tools": template is not None and template.has_tools,
+        "insert": chosen.suffix is not None or facts.gap is not None,
+        "thinking": template is not None and template.thinks,
     }
     return [name for name, held in holds.items() if held]
 

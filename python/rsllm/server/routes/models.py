@@ -38,10 +38,14 @@ async def show(request: Request) -> Response:
     verbose, system, options = body.flag("verbose", False), body.text("system"), body.mapping("options")
     if not name:
         raise ApiError(400, "model is required")
-    models = services_of(request).models
-    reply = await asyncio.to_thread(
-        lambda: listing.show(models.stored(name), verbose=verbose, system=system, options=options)
-    )
+    services = services_of(request)
+    asked: dict[str, Any] = {
+        "verbose": verbose,
+        "system": system,
+        "options": options,
+        "setting": services.config.go_template,
+    }
+    reply = await asyncio.to_thread(lambda: listing.show(services.models.stored(name), **asked))
     if request.headers.get("user-agent", "").startswith("GitHubCopilotChat/"):
         reply["model_info"]["general.basename"] = name
     return JsonResponse(reply)
