@@ -37,6 +37,8 @@ class Config:
     `HF_ENDPOINT`              address asked before hf.co
     `RSLLM_PRIVATE_REGISTRIES` comma list of hosts, `host:port`, addresses and networks that may be private
     `RSLLM_DEBUG`              the command line shows tracebacks
+    `OLLAMA_DEBUG`             1 or true: the server logs details; 2: those of its libraries as well
+    `OLLAMA_EDITOR`            what Ctrl-G opens in a conversation, before `VISUAL` and `EDITOR`
     `RSLLM_ISA`                instruction set of models loaded without another choice; `rsllm doctor` lists them
     `RSLLM_RUNNER_MEMORY`      most memory that a model may take beside its weights: bytes, or `8G`, `8GiB`, `8GB`
     `RSLLM_HISTORY`            file of the interactive session's history
@@ -81,6 +83,8 @@ class Config:
     hf_endpoint: str | None = None
     private_registries: tuple[str, ...] = ()
     debug: bool = False
+    log_detail: int = 0
+    editor: str = ""
     isa: str | None = None
     context_length: int | None = None
     kv_type: str | None = None
@@ -126,6 +130,8 @@ class Config:
             history_file=None if _flag(text("OLLAMA_NOHISTORY")) else history_file,
             isa=text("RSLLM_ISA").lower() or None,
             debug=_flag(text("RSLLM_DEBUG")),
+            log_detail=_detail(text("OLLAMA_DEBUG")),
+            editor=text("OLLAMA_EDITOR") or text("VISUAL") or text("EDITOR"),
             context_length=_count("OLLAMA_CONTEXT_LENGTH", text("OLLAMA_CONTEXT_LENGTH")),
             kv_type=text("OLLAMA_KV_CACHE_TYPE").lower() or None,
             no_color=bool(environment.get("NO_COLOR")),
@@ -147,6 +153,12 @@ def config() -> Config:
 def _flag(value: str) -> bool:
     # Any other non-empty text counts as true: the meaning Ollama gives its own switches.
     return value.lower() not in _FALSE
+
+
+def _detail(value: str) -> int:
+    """0, 1 or 2: a switch, or a number."""
+    more = value.isascii() and value.isdigit() and value.lstrip("0") not in ("", "1")
+    return 2 if more else int(_flag(value))
 
 
 def _list(value: str) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from rsllm.address import Address
 from rsllm.cli import ondemand
 from rsllm.config import config
 from rsllm.errors import ServerUnreachableError
+from tests.support.hostile_registry import HostileRegistry
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(90)
@@ -146,3 +147,16 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     )
     for name in ("httpx2", "starlette", "uvicorn", "cryptography", "rich", "numpy", "asyncio"):
         assert f" {name}\n" not in run.stderr
+
+
+def test_details_are_logged_where_asked_for(
+    place: dict[str, str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("OLLAMA_DEBUG", "1")
+    with HostileRegistry() as registry:
+        command = rsllm("pull", "--insecure", f"{registry.host}/me/m")
+        # The server of the same user knows that it was typed here, or it would not ask this machine.
+        assert "pull model manifest: file does not exist" in command.communicate(timeout=60)[1]
+    log = (tmp_path / "state" / "server.log").read_text()
+    assert "DEBUG rsllm.registry.client " in log
+    assert f" GET {registry.url}/v2/me/m/manifests/latest: 404\n" in log

@@ -43,6 +43,26 @@ def test_xdg_folders_count_where_absolute() -> None:
     assert Config.from_environment({**HOME, "XDG_CACHE_HOME": "x"}).cache_dir == Path("/home/u/.cache/rsllm")
 
 
+@pytest.mark.parametrize(
+    ("value", "detail"), [("", 0), ("0", 0), ("false", 0), ("1", 1), ("true", 1), ("2", 2), ("3", 2), ("yes", 1)]
+)
+def test_how_much_is_logged(value: str, detail: int) -> None:
+    assert Config.from_environment({**HOME, "OLLAMA_DEBUG": value}).log_detail == detail
+
+
+@pytest.mark.parametrize(
+    ("variables", "editor"),
+    [
+        ({}, ""),
+        ({"EDITOR": "ed"}, "ed"),
+        ({"EDITOR": "ed", "VISUAL": "vis"}, "vis"),
+        ({"EDITOR": "ed", "VISUAL": "vis", "OLLAMA_EDITOR": "code -w"}, "code -w"),
+    ],
+)
+def test_the_editor(variables: dict[str, str], editor: str) -> None:
+    assert Config.from_environment({**HOME, **variables}).editor == editor
+
+
 @pytest.mark.parametrize(("value", "expected"), [("", True), ("0", True), ("false", True), ("1", False), ("x", False)])
 def test_history_is_off_when_asked(value: str, expected: bool) -> None:
     config = Config.from_environment({**HOME, "OLLAMA_NOHISTORY": value})

@@ -50,6 +50,7 @@ def command(host: str | None, allow_public: bool, idle_exit: float | None, log_f
       OLLAMA_MAX_LOADED_MODELS  models loaded at once
       OLLAMA_MAX_QUEUE          requests that may wait (default 512)
       OLLAMA_LOAD_TIMEOUT       how long loading may show no progress (default 5m)
+      OLLAMA_DEBUG              1: log details; 2: those of libraries as well
       RSLLM_API_KEY             a key that every request must carry
       RSLLM_ALLOW_PUBLIC        1: as --allow-public
       RSLLM_MAX_BODY            most bytes of a request (default 64 MiB)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import platform
 import re
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
@@ -32,6 +33,7 @@ from rsllm.registry.transport import PinnedTransport, network_errors
 __all__ = ["RegistryClient", "check_answer", "origin_of", "read_body", "redirect_target"]
 
 OLLAMA_VERSION = "0.33.0"
+_log = logging.getLogger(__name__)
 MAX_REDIRECTS = 10
 _REDIRECTS = {301, 302, 303, 307, 308}
 _ERROR_BYTES = 4096
@@ -124,6 +126,7 @@ class RegistryClient:
             body = content() if callable(content) else content
             request = self._http.build_request(method, url, headers=own, content=body)
             response = await self._http.send(request, stream=True)
+        _log.debug("%s %s: %d", method, url.partition("?")[0], response.status_code)  # queries may hold secrets
         try:
             encoding = response.headers.get("Content-Encoding", "identity").lower()
             if encoding not in ("", "identity"):

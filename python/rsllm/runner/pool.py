@@ -417,9 +417,11 @@ class _Effects:
         self._do(self._plan(entry, process))
 
     def load(self, entry: Entry) -> None:
+        _log.debug("%s is loaded, with %s", entry.spec.name, entry.plan)
         self._do(self._load(entry, self._processes[entry]))
 
     def stop(self, entry: Entry) -> None:
+        _log.debug("%s is stopped", entry.spec.name)
         self._do(self._stop(entry, self._processes[entry]))
 
     def grant(self, ticket: Ticket) -> None:

@@ -56,7 +56,7 @@ def serve(
     settings = settings or config()
     address = address or Address.parse(settings.host)
     check_address(address, settings, allow_public=allow_public)
-    with _logging(log_file, debug=settings.debug):
+    with _logging(log_file, detail=max(settings.log_detail, int(settings.debug))):
         store = Store.default()
         store.start(no_prune=settings.no_prune)
         services = Services(settings, Models(store), RunnerPool.from_config(settings, warm=warm))
@@ -150,8 +150,11 @@ def _announce(address: Address, settings: Config) -> None:
 
 
 @contextlib.contextmanager
-def _logging(file: Path | None, *, debug: bool) -> Iterator[None]:
-    """Log to standard error, or to a file of limited size; each line with the id of its request."""
+def _logging(file: Path | None, *, detail: int) -> Iterator[None]:
+    """Log to standard error, or to a file of limited size; each line with the id of its request.
+
+    With `detail` 1 what the server does is logged step by step, with 2 what its libraries do as well.
+    """
     handler: logging.Handler = logging.StreamHandler(sys.stderr)
     if file is not None:
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -161,9 +164,9 @@ def _logging(file: Path | None, *, debug: bool) -> Iterator[None]:
     root = logging.getLogger()
     before = root.level
     root.addHandler(handler)
-    root.setLevel(logging.DEBUG if debug else logging.INFO)
+    root.setLevel(logging.DEBUG if detail else logging.INFO)
     for noisy in ("httpx2", "httpcore2", "asyncio", "uvicorn.error"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+        logging.getLogger(noisy).setLevel(logging.DEBUG if detail > 1 else logging.WARNING)
     try:
         yield
     finally:
