@@ -109,6 +109,83 @@ def test_a_schema_is_obeyed(server: str) -> None:
     assert isinstance(json.loads(reply["response"])["age"], int)
 
 
+THINKING = (
+    "{{ range .Tools }}{{ .Function }}\n{{ end }}{{ range .Messages }}<|im_start|>{{ .Role }}\n"
+    "{{ if .Thinking }}<think>{{ .Thinking }}</think>{{ end }}{{ .Content }}{{ range .ToolCalls }}<tool_call>"
+    '{"name": "{{ .Function.Name }}", "arguments": {{ .Function.Arguments }}}</tool_call>{{ end }}<|im_end|>\n{{ end }}'
+    "<|im_start|>assistant\n{{ if $.Think }}<think>{{ end }}"
+)
+CLOCK = {"name": "clock", "parameters": {"type": "object", "properties": {"zone": {"enum": ["utc", "local"]}}}}
+
+
+@pytest.fixture(scope="module")
+def thinker(place: dict[str, str]) -> str:
+    """SmolLM2 under a Go template with thoughts and tools."""
+    store = Store(Path(place["OLLAMA_MODELS"]))
+    base = store.find(ModelName.parse("smollm2")).manifest
+    template = Layer(MediaType.TEMPLATE, *store.add_blob([THINKING.encode()]))
+    store.write_manifest(ModelName.parse("thinker"), Manifest.build(base.config, [*base.layers, template]).raw)
+    return "thinker"
+
+
+def test_a_constraint_waits_for_the_end_of_the_thoughts(server: str, thinker: str) -> None:
+    schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
+    messages: list[dict[str, str]] = []
+    for name, age in (("Bob", "5"), ("Eve", "6"), ("Joe", "8"), ("Ann", "7")):  # what it is shown it does again
+        messages.append({"role": "user", "content": f"How old is {name}? {name} is {age}."})
+        messages.append({"role": "assistant", "content": f'{{"age": {age}}}', "thinking": "I know it."})
+    del messages[-1]
+    options = {**GREEDY, "num_predict": 60}
+    reply = ask(server, "chat", model=thinker, messages=messages, format=schema, options=options)
+    assert reply["message"]["thinking"]
+    assert isinstance(json.loads(reply["message"]["content"])["age"], int)
+    reply = ask(server, "chat", model=thinker, messages=messages, format=schema, options=GREEDY, think=False)
+    assert isinstance(json.loads(reply["message"]["content"])["age"], int)
+    assert "thinking" not in reply["message"]
+
+
+def test_a_call_that_is_required(server: str, thinker: str) -> None:
+    body = {
+        "model": thinker,
+        "messages": [{"role": "user", "content": "What time is it?"}],
+        "tools": [{"type": "function", "function": CLOCK}],
+        "tool_choice": "required",
+        "reasoning_effort": "none",
+        "temperature": 0,
+        "max_tokens": 60,
+    }
+    response = httpx2.post(f"{server}/v1/chat/completions", json=body, timeout=120)
+    [choice] = response.json()["choices"]
+    [call] = choice["message"]["tool_calls"]
+    assert (call["function"]["name"], choice["finish_reason"]) == ("clock", "tool_calls")
+    assert isinstance(json.loads(call["function"]["arguments"]), dict)
+
+
+def test_a_template_and_a_prompt_of_the_request(server: str) -> None:
+    question = "What is the capital of France?"
+    template = "<|im_start|>user\n{{ .Prompt }}<|im_end|>\n<|im_start|>assistant\n{{ .Response }}"
+    reply = ask(server, "generate", prompt=question, template=template, options=GREEDY)
+    assert "Paris" in reply["response"]
+    assert "warnings" not in reply
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"format": {"type": "object", "properties": {"s": {"pattern": "(?<=x)*", "type": "string"}}}}, ""),
+        ({"format": {"type": "object", "properties": {"s": {"pattern": "(" * 100_000, "type": "string"}}}}, ""),
+        ({"options": {"grammar": r"Root ::= [^\n]+"}}, "root"),
+        ({"options": {"grammar": 'rout::="route"'}}, "root"),
+        ({"options": {"regex": "*"}}, ""),
+    ],
+)
+def test_a_constraint_that_is_none_is_refused(server: str, fields: dict[str, Any], text: str) -> None:
+    body = {"model": "smollm2", "prompt": "hi", "stream": True, **fields}
+    response = httpx2.post(f"{server}/api/generate", json=body, timeout=120)
+    assert response.status_code == 400, response.text
+    assert text in response.json()["error"]
+
+
 def test_a_conversation_longer_than_the_context_is_cut_and_said(server: str) -> None:
     ask(server, "generate", keep_alive=0)  # or a context that is longer already would be used
     messages = [{"role": ("user", "assistant")[i % 2], "content": f"word{i} " * 20} for i in range(21)]
