@@ -61,6 +61,7 @@ class Config:
                                (`keep`), or none (`never`)
     `RSLLM_SERVER_IDLE`        how long such a server stays with nothing loaded and nothing to do (default 10m)
     `RSLLM_STATE`              folder of the log and the lock of such a server
+    `RSLLM_LOG_FORMAT`         lines of the server's log: `text`, for people, or `json`
     `NO_COLOR`                 no colours, whatever the terminal can do
     ========================== =============================================================================
     """
@@ -78,6 +79,7 @@ class Config:
     server: str = "auto"
     server_idle_seconds: float = 600.0
     go_template: bool | None = None
+    log_format: str = "text"
     no_prune: bool = False
     registry_mirrors: tuple[str, ...] = ()
     hf_endpoint: str | None = None
@@ -121,6 +123,7 @@ class Config:
             max_body_bytes=_bytes("RSLLM_MAX_BODY", text("RSLLM_MAX_BODY")) or 64 << 20,
             server=_choice("RSLLM_SERVER", text("RSLLM_SERVER"), ("auto", "keep", "never")),
             server_idle_seconds=_seconds("RSLLM_SERVER_IDLE", text("RSLLM_SERVER_IDLE"), 600.0),
+            log_format=_choice("RSLLM_LOG_FORMAT", text("RSLLM_LOG_FORMAT"), ("text", "json")),
             key_path=_home(environment) / ".ollama" / "id_ed25519",
             go_template=_flag(text("OLLAMA_GO_TEMPLATE")) if text("OLLAMA_GO_TEMPLATE") else None,
             no_prune=_flag(text("OLLAMA_NOPRUNE")),

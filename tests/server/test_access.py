@@ -234,7 +234,7 @@ def test_the_exact_name_of_a_field_comes_first() -> None:
 
 
 def test_every_status_is_of_a_class_and_folders_are_hidden() -> None:
-    assert set(STATUSES.values()) <= {400, 404, 503, 504, 507}
+    assert set(STATUSES.values()) <= {400, 401, 404, 502, 503, 504, 507}
     told = answer(OSError(28, "No space left on device", "/home/u/.ollama/x"))
     assert (told.status, told.body["error"]) == (500, "No space left on device")
     assert answer(RuntimeError("/secret")).body == {"error": "internal error: RuntimeError"}

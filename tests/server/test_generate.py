@@ -227,7 +227,9 @@ async def test_a_failure_before_the_first_piece_has_its_own_status(client: httpx
     bench.add(behaviour={"load_error": "a tensor is missing"})
     response = await client.post("/api/generate", json={"model": "tiny", "prompt": "hi"})
     assert response.status_code == 500
-    assert response.json() == {"error": "a tensor is missing", "hint": "take another one", "kind": "ModelError"}
+    reply = response.json()
+    assert reply.pop("request_id") == response.headers["x-request-id"]
+    assert reply == {"error": "a tensor is missing", "hint": "take another one", "kind": "ModelError"}
 
 
 async def test_a_failure_after_the_first_piece_is_the_last_line(client: httpx2.AsyncClient, bench: Bench) -> None:

@@ -125,7 +125,8 @@ class FakeEngine:
         return bytearray(16 * len(inputs))
 
     def metrics(self) -> dict[str, Any]:
-        return {"running": FakeGeneration.running, "pages": self.context, "page_len": 1}
+        pages = {"pages": self.context, "page_len": 1, "pages_free": self.context - 2, "pages_cached": 1}
+        return {"running": FakeGeneration.running, **pages}
 
     def generate(self, ids: list[int], options: dict[str, Any]) -> FakeGeneration:
         if len(ids) >= self.context:

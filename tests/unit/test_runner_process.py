@@ -89,7 +89,10 @@ async def test_a_runner_plans_loads_answers_and_stops(make: Make) -> None:
     assert bytes((await runner.logits([5, 6]))[:1024]) == bytes([5]) * 1024
     assert len(await runner.embed([[1], [2]], {})) == 32
     assert await runner.ping() < 10
-    assert (await runner.stats())["metrics"] == {"running": 0, "pages": 100, "page_len": 1}
+    stats = await runner.stats()
+    assert stats["metrics"] == {"running": 0, "pages": 100, "page_len": 1, "pages_free": 98, "pages_cached": 1}
+    assert stats["process"]["cpu_seconds"] > 0
+    assert stats["process"]["resident_bytes"] > stats["process"]["own_bytes"] > 1 << 20
     pid = runner.pid
     await runner.stop()
     assert runner.state is State.STOPPED

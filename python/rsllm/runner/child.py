@@ -42,6 +42,7 @@ from rsllm.runner.protocol import (
     encode,
     frame_length,
 )
+from rsllm.runner.watch import Watch
 from rsllm.streams import Stats, Token
 
 __all__ = ["Child", "RunnerGeneration", "Waiting"]
@@ -57,10 +58,11 @@ _LINE_BYTES = 2_000
 class RunnerGeneration(AsyncIterator[Token]):
     """One running sequence: its pieces for `async for`. Closing or dropping it cancels."""
 
-    def __init__(self, child: Child, id: int) -> None:
+    def __init__(self, child: Child, id: int, watch: Watch | None = None) -> None:
         self.id = id
         self.stats: Stats | None = None
         self._child: Child | None = child
+        self._watch = watch
         # Bounded by the context: a sequence cannot have more tokens than that.
         self._items: asyncio.Queue[Token | BaseException | None] = asyncio.Queue()
 
@@ -110,6 +112,8 @@ class RunnerGeneration(AsyncIterator[Token]):
     # From the supervisor.
 
     def receive(self, piece: Piece) -> None:
+        if self._watch is not None:
+            self._watch.piece(len(piece.ids))
         entries = unpack_logprobs(piece.logprobs)
         self._items.put_nowait(Token.from_core((piece.text, piece.ids, entries)))
 
@@ -122,6 +126,8 @@ class RunnerGeneration(AsyncIterator[Token]):
         if self.stats.finish_reason == "cancelled":  # not by the caller, who would not be told any more
             self._items.put_nowait(EngineClosedError("the runner was stopped in the middle of the answer"))
         else:
+            if self._watch is not None:
+                self._watch.ended(self.stats)
             self._items.put_nowait(None)
 
     def fail(self, error: BaseException) -> None:

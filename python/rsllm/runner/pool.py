@@ -25,17 +25,18 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from rsllm.config import Config
-from rsllm.errors import EngineClosedError, RequestTimeoutError
+from rsllm.errors import EngineClosedError, RequestTimeoutError, RsllmError
 from rsllm.runner import policy
 from rsllm.runner.child import Child, RunnerGeneration
 from rsllm.runner.plan import MemoryPlan
 from rsllm.runner.policy import RunnerOptions
 from rsllm.runner.process import WORKER_COMMAND, Limits, RunnerProcess, State
 from rsllm.runner.scheduler import Entry, Metrics, Phase, Scheduler, Settings, Spec, Ticket
+from rsllm.runner.watch import Observer
 from rsllm.streams import Stats, Token
 from rsllm.system import memory
 
-__all__ = ["Lease", "LeaseGeneration", "ModelStatus", "PoolMetrics", "RunnerPool"]
+__all__ = ["Lease", "LeaseGeneration", "ModelFigures", "ModelStatus", "PoolMetrics", "RunnerPool"]
 
 T = TypeVar("T")
 
@@ -65,6 +66,17 @@ class ModelStatus:
 
 
 @dataclass(frozen=True)
+class ModelFigures:
+    """What a loaded model's own process says of itself."""
+
+    name: str
+    engine: dict[str, Any]
+    """`Engine.metrics()`."""
+    process: dict[str, Any]
+    """`rsllm.system.process_figures()`."""
+
+
+@dataclass(frozen=True)
 class PoolMetrics:
     """Counts since the start, and what is going on now."""
 
@@ -87,6 +99,8 @@ class RunnerPool:
         available_bytes: Callable[[], int | None] = lambda: memory().get("available"),
         warm: bool = False,
     ) -> None:
+        self.observer: Observer | None = None
+        """Told of each request from now on."""
         self._defaults = defaults or RunnerOptions()
         self._warm = warm
         self._effects = _Effects(limits or Limits(), tuple(command), available_bytes)
@@ -129,11 +143,17 @@ class RunnerPool:
         the end of all that is done with the lease. Raises `QueueFullError`, `MemoryPlanError`, `RequestTimeoutError`,
         and what loading raises: the core's own errors, `RunnerCrashedError`, `RunnerTimeoutError`.
         """
-        deadline = _Deadline(timeout)
-        ticket = self._scheduler.submit(self._spec(path, name, options), keep_alive)
+        deadline, observer = _Deadline(timeout), self.observer
+        spec = self._spec(path, name, options)
+        if observer is not None:
+            observer.asked(spec.name)
+        begun = self._effects.now()
+        ticket = self._scheduler.submit(spec, keep_alive)
         try:
             await deadline.wait(self._effects.answer(ticket))
-            lease = Lease(self._scheduler, self._effects, ticket, deadline)
+            if observer is not None:
+                observer.granted(spec.name, self._effects.now() - begun)
+            lease = Lease(self._scheduler, self._effects, ticket, deadline, observer)
             try:
                 yield lease
             finally:
@@ -165,6 +185,22 @@ class RunnerPool:
             waiting=self._scheduler.waiting,
         )
 
+    async def figures(self, timeout: float) -> list[ModelFigures]:
+        """Of each loaded model, by name; without those whose processes do not answer within `timeout` seconds."""
+        ready = [entry for entry in self._scheduler.entries.values() if entry.phase is Phase.READY]
+        found = await asyncio.gather(*(self._effects.figures(entry, timeout) for entry in ready))
+        return sorted((figures for figures in found if figures is not None), key=lambda figures: figures.name)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nothing is taken any more."""
+        return self._scheduler.closed
+
+    @property
+    def is_full(self) -> bool:
+        """Whether one more request that would have to wait is refused."""
+        return not policy.may_wait(self._scheduler.waiting, self._scheduler.settings.max_queue)
+
     async def close(self) -> None:
         """Refuse who waits, end who runs, stop all processes. Returns when they are gone."""
         self._scheduler.close()
@@ -189,7 +225,14 @@ class RunnerPool:
 class Lease:
     """A model that is ready, and stays for as long as this is held."""
 
-    def __init__(self, scheduler: Scheduler, effects: _Effects, ticket: Ticket, deadline: _Deadline) -> None:
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        effects: _Effects,
+        ticket: Ticket,
+        deadline: _Deadline,
+        observer: Observer | None = None,
+    ) -> None:
         entry = ticket.entry
         assert entry is not None, "granted"
         self.info = entry.info
@@ -199,6 +242,7 @@ class Lease:
         self._effects = effects
         self._ticket = ticket
         self._deadline = deadline
+        self._observer = observer
         self._generation: LeaseGeneration | None = None
 
     @property
@@ -235,7 +279,8 @@ class Lease:
         tokens = len(ids) + (_EXPECTED_TOKENS if limit is None else limit)
         await self._take_place(max(len(ids), min(tokens, context)))
         try:
-            running = await self._deadline.wait(self._runner.generate(ids, options))
+            watch = self._observer.begun(self._ticket.spec.name, len(ids)) if self._observer is not None else None
+            running = await self._deadline.wait(self._runner.generate(ids, options, watch))
         except BaseException:
             self._scheduler.leave_place(self._ticket)
             raise
@@ -252,6 +297,8 @@ class Lease:
         await self._take_place(tokens)
         try:
             yield
+            if self._observer is not None:
+                self._observer.computed(self._ticket.spec.name, tokens)
         finally:
             self._scheduler.leave_place(self._ticket)
 
@@ -260,9 +307,12 @@ class Lease:
             raise EngineClosedError("the model was given back")
         if self._ticket.tokens is not None:
             raise RuntimeError("a lease computes one thing at a time")
+        begun = self._effects.now()
         self._scheduler.want_place(self._ticket, tokens)
         try:
             await self._deadline.wait(self._effects.answer(self._ticket))
+            if self._observer is not None:
+                self._observer.placed(self._ticket.spec.name, self._effects.now() - begun)
         except BaseException:
             self._scheduler.leave_place(self._ticket)
             raise
@@ -381,6 +431,14 @@ class _Effects:
             expires_in=max(0.0, (self.now() + entry.keep_alive if entry.holders else entry.expires_at) - self.now()),
             own_bytes=self.resident_bytes(entry),
         )
+
+    async def figures(self, entry: Entry, timeout: float) -> ModelFigures | None:
+        try:
+            async with asyncio.timeout(timeout):
+                said = await self._processes[entry].stats()
+            return ModelFigures(entry.spec.name, dict(said["metrics"]), dict(said["process"]))
+        except (RsllmError, TimeoutError, KeyError, TypeError, ValueError):
+            return None
 
     async def finish(self) -> None:
         """Wait until everything has been stopped."""

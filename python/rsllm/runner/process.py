@@ -44,6 +44,7 @@ from rsllm.runner.protocol import (
     Planned,
     Ready,
 )
+from rsllm.runner.watch import Watch
 from rsllm.system import anonymous_bytes, signal_name
 
 __all__ = ["Limits", "RunnerGeneration", "RunnerProcess", "State", "exit_status"]
@@ -167,10 +168,10 @@ class RunnerProcess:
         if self._child is not None:
             self._child.kill()
 
-    async def generate(self, ids: list[int], options: dict[str, Any]) -> RunnerGeneration:
+    async def generate(self, ids: list[int], options: dict[str, Any], watch: Watch | None = None) -> RunnerGeneration:
         """Start a sequence; `options` are complete, as `rsllm.options.validate` returns them."""
         child = self._ready_child()
-        generation = RunnerGeneration(child, next(self._ids))
+        generation = RunnerGeneration(child, next(self._ids), watch)
         child.generations[generation.id] = generation
         try:
             await child.send(Generate(generation.id, ids, pack_options(options)))
@@ -197,7 +198,7 @@ class RunnerProcess:
         return (await self._call("embed", inputs=inputs, options=options))[1]
 
     async def stats(self) -> dict[str, Any]:
-        """`info` and `metrics` of the engine, as they are now."""
+        """`info` and `metrics` of the engine, and `process`, what the child takes of the machine, as they are now."""
         value = (await self._call("stats"))[0]
         return value if isinstance(value, dict) else {}
 

@@ -192,7 +192,7 @@ class Scheduler:
         self.entries: dict[str, Entry] = {}
         self._effects = effects
         self._queue: deque[Ticket] = deque()
-        self._closed = False
+        self.closed = False
         self._last_gone = -FOREVER
 
     # Events from callers.
@@ -202,7 +202,7 @@ class Scheduler:
         keep = self.settings.keep_alive if keep_alive is None else keep_alive
         ticket = Ticket(spec, keep, self._effects.now())
         self.metrics.requests += 1
-        if self._closed:
+        if self.closed:
             self._refuse(ticket, EngineClosedError("the pool is closed"))
             return ticket
         self._queue.append(ticket)
@@ -270,7 +270,7 @@ class Scheduler:
 
     def close(self) -> None:
         """Refuse who waits and stop every model, busy or not."""
-        self._closed = True
+        self.closed = True
         error = EngineClosedError("the pool is closed")
         while self._queue:
             self._refuse(self._queue.popleft(), error)
@@ -354,12 +354,12 @@ class Scheduler:
             assert not entry.queue or entry.running
         assert not any(ticket.over or ticket.entry for ticket in self._queue)
         loaded = sum(entry.has_room for entry in self.entries.values())
-        assert loaded <= self.settings.max_loaded or self._closed
+        assert loaded <= self.settings.max_loaded or self.closed
 
     # One round of decisions.
 
     def _advance(self) -> None:
-        if self._closed:
+        if self.closed:
             return
         for entry in self.entries.values():
             entry.draining = None

@@ -52,7 +52,7 @@ from rsllm.runner.protocol import (
     Step,
     encode,
 )
-from rsllm.system import die_with_parent, limit_memory
+from rsllm.system import die_with_parent, limit_memory, process_figures
 
 __all__ = ["EngineLike", "GenerationLike", "Worker", "main"]
 
@@ -219,6 +219,9 @@ class Worker:
     def _call(self, message: Call) -> None:
         if message.method == "ping":  # from this thread: it says that frames are read
             self.send(Result(message.id, None))
+        elif message.method == "stats" and self._engine is not None:  # and these are there at once
+            figures = {"info": self._engine.info(), "metrics": self._engine.metrics(), "process": process_figures()}
+            self.send(Result(message.id, figures))
         elif self._engine is None:
             raise ProtocolError("a call before a model")
         else:
@@ -267,16 +270,11 @@ def _embed(engine: EngineLike, inputs: list[list[int]], options: dict[str, Any])
     return _Binary(engine.embed(inputs, **options), {"rows": len(inputs)})
 
 
-def _stats(engine: EngineLike) -> dict[str, Any]:
-    return {"info": engine.info(), "metrics": engine.metrics()}
-
-
 _METHODS: dict[str, Callable[..., Any]] = {
     "tokenize": _tokenize,
     "detokenize": _detokenize,
     "logits": _logits,
     "embed": _embed,
-    "stats": _stats,
 }
 
 

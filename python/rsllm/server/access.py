@@ -2,16 +2,15 @@
 
 A server that listens on this machine only is still within reach of every web page that its user opens. So the `Host`
 must be a name of this machine (a foreign name that resolves to it is how pages get around the rules of browsers), and
-an `Origin` must be one of this machine or of OLLAMA_ORIGINS. With RSLLM_API_KEY set, every request but the one that
-asks for a sign of life must carry the key.
+an `Origin` must be one of this machine or of OLLAMA_ORIGINS. With RSLLM_API_KEY set, every request but those that
+ask for a sign of life must carry the key.
 
-The log has one line a request: method, path, status, duration, and the id that the reply carries too. Bodies are never
-logged.
+The log has one line a request: method, path, status, what it took (`Trace.fields`), and the id that the reply carries
+too. Bodies are never logged.
 """
 
 from __future__ import annotations
 
-import contextvars
 import hmac
 import ipaddress
 import logging
@@ -26,15 +25,17 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from rsllm.server import trace as tracing
 from rsllm.server.errors import ApiError
+from rsllm.server.metrics import Figures
+from rsllm.server.routes import health
 from rsllm.server.service import Services
 from rsllm.server.streaming import JsonResponse
+from rsllm.server.trace import Trace
 
-__all__ = ["Access", "Rules", "request_id"]
+__all__ = ["Access", "Rules"]
 
 log = logging.getLogger("rsllm.server")
-
-request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="-")
 
 _ID = re.compile(r"[A-Za-z0-9._-]{1,64}", re.ASCII)
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "0.0.0.0")
@@ -42,6 +43,8 @@ _APPS = ("app://*", "file://*", "tauri://*", "vscode-webview://*", "vscode-file:
 _LOCAL_ENDINGS = (".localhost", ".local", ".internal")
 _METHODS = "GET, POST, PUT, PATCH, DELETE, HEAD, OPTIONS"
 _MAX_AGE_SECONDS = 43_200
+# What says nothing but that somebody is there.
+_SIGNS_OF_LIFE = ("/", "/healthz", "/readyz")
 _STAINLESS = (
     "arch", "async", "custom-poll-interval", "helper-method", "lang", "os", "package-version", "poll-helper",
     "retry-count", "runtime", "runtime-version", "timeout",
@@ -101,10 +104,11 @@ class Rules:
 class Access:
     """The outermost layer of the application."""
 
-    def __init__(self, app: ASGIApp, rules: Rules, services: Services) -> None:
+    def __init__(self, app: ASGIApp, rules: Rules, services: Services, figures: Figures) -> None:
         self._app = app
         self._rules = rules
         self._services = services
+        self._figures = figures
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -113,36 +117,43 @@ class Access:
         headers = Headers(scope=scope)
         given = headers.get("x-request-id", "")
         id = given if _ID.fullmatch(given) else secrets.token_hex(6)
-        token = request_id.set(id)
-        started = time.perf_counter()
-        status = 0
+        path = scope["path"].encode("ascii", "backslashreplace").decode()[:200]
+        trace = Trace(id, scope["method"], path)
         origin = headers.get("origin", "")
 
         async def answered(message: Message) -> None:
-            nonlocal status
             if message["type"] == "http.response.start":
-                status = message["status"]
+                trace.status = message["status"]
                 sent = MutableHeaders(scope=message)
                 sent["x-request-id"] = id
                 self._add_cors(sent, headers, origin)
+            elif not message.get("more_body"):
+                trace.complete = True
             await send(message)
 
+        token = tracing.follow(trace)
         self._services.active += 1
         try:
             app = self._refusal(scope, headers, origin) or self._app
             await app(scope, receive, answered)
         except Exception as error:
-            if status:
+            if trace.status:
                 raise
             await JsonResponse.of_error(error, hidden=self._services.hidden)(scope, receive, answered)
         finally:
             self._services.active -= 1
+            self._over(trace)
+            tracing.leave(token)
+
+    def _over(self, trace: Trace) -> None:
+        trace.ended = time.perf_counter()
+        self._figures.request(trace)
+        is_probe = trace.path in health.PATHS
+        if not is_probe:
             self._services.last_request = time.monotonic()
-            path = scope["path"].encode("ascii", "backslashreplace").decode()
-            log.info(
-                "%s %s %s %.0f ms", scope["method"], path[:200], status or "-", (time.perf_counter() - started) * 1e3
-            )
-            request_id.reset(token)
+        level = logging.DEBUG if is_probe else logging.INFO
+        fields = {"fields": trace.fields()}
+        log.log(level, "%s %s %s", trace.method, trace.path, trace.status or "-", extra=fields)
 
     def _refusal(self, scope: Scope, headers: Headers, origin: str) -> ASGIApp | None:
         """The answer to a request that may not ask, and to one that asks whether it may."""
@@ -155,7 +166,7 @@ class Access:
             return _refuse(403, f"origin {origin[:100]!r} is not allowed", "OLLAMA_ORIGINS lists the origins that are")
         if scope["method"] == "OPTIONS":
             return Response(status_code=204)
-        if scope["path"] != "/" and not self._rules.allows_key(headers):
+        if scope["path"] not in _SIGNS_OF_LIFE and not self._rules.allows_key(headers):
             return _refuse(
                 401,
                 "the API key is missing or wrong",

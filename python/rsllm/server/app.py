@@ -12,8 +12,10 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from rsllm.server import trace as tracing
 from rsllm.server.access import Access, Rules
-from rsllm.server.routes import dialects, inference, models, transfer
+from rsllm.server.metrics import Figures
+from rsllm.server.routes import dialects, health, inference, models, transfer
 from rsllm.server.service import Services
 from rsllm.server.streaming import JsonResponse
 
@@ -29,6 +31,9 @@ def create_app(services: Services, *, rules: Rules | None = None) -> Starlette:
     """The ASGI application. `services.pool` is closed with it."""
     rules = rules or Rules(check_host=True, origins=services.config.origins, api_key=services.config.api_key)
 
+    figures = Figures()
+    services.pool.observer = figures
+
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         async with services.pool:
@@ -36,18 +41,22 @@ def create_app(services: Services, *, rules: Rules | None = None) -> Starlette:
 
     app = Starlette(
         routes=_routes(),
-        middleware=[Middleware(Access, rules=rules, services=services)],
+        middleware=[Middleware(Access, rules=rules, services=services, figures=figures)],
         exception_handlers={HTTPException: _http_error},
         lifespan=lifespan,
     )
     app.state.services = services
+    app.state.figures = figures
     return app
 
 
 def _routes() -> list[Route]:
     return [
-        Route("/", _alive, methods=["GET"]),
-        Route("/api/version", _version, methods=["GET"]),
+        _route("GET", "/", _alive),
+        _route("GET", "/healthz", health.health),
+        _route("GET", "/readyz", health.ready),
+        _route("GET", "/metrics", health.metrics),
+        _route("GET", "/api/version", _version),
         _route("POST", "/api/generate", inference.generate),
         _route("POST", "/api/chat", inference.chat),
         _route("POST", "/api/embed", inference.embed),
@@ -74,10 +83,12 @@ def _routes() -> list[Route]:
 
 def _route(method: str, path: str, handler: Handler) -> Route:
     async def endpoint(request: Request) -> Response:
+        if (trace := tracing.current()) is not None:
+            trace.route = path
         try:
             return await handler(request)
         except ClientDisconnect:
-            return Response(status_code=499)
+            return Response(status_code=tracing.CLIENT_GONE)
         except Exception as error:
             return JsonResponse.of_error(error, hidden=request.app.state.services.hidden)
 

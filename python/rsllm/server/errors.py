@@ -1,8 +1,9 @@
 """Which exception is which answer: statuses and bodies of errors, in one place.
 
 The body is `{"error": text}`, as Ollama's clients know it, with members of ours: `kind`, the class of `rsllm.errors`,
-and `hint`, what to do about it; where a prompt is too long also `prompt_tokens` and `context`. A mistake of the client
-is 400 even where Ollama says 500; 500 is for our own failures.
+`hint`, what to do about it, where a prompt is too long `prompt_tokens` and `context`, and where it is our failure
+`request_id`, by which the log has more of it. A mistake of the client is 400 even where Ollama says 500; 500 is for our
+own failures.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from rsllm import errors as rsllm_errors
 from rsllm.errors import RsllmError
+from rsllm.server import trace as tracing
 
 __all__ = ["Answer", "ApiError", "answer"]
 
@@ -64,6 +66,9 @@ def answer(error: BaseException, *, hidden: str | None = None) -> Answer:
     >>> answer(rsllm_errors.ModelNotFoundError("model 'x' not found")).body["error"]
     "model 'x' not found"
     """
+    trace = tracing.current()
+    if trace is not None:
+        trace.error = type(error).__name__
     names = [kind.__name__ for kind in type(error).__mro__]
     status = next((STATUSES[name] for name in names if name in STATUSES), 500)
     if isinstance(error, ApiError):
@@ -88,6 +93,8 @@ def answer(error: BaseException, *, hidden: str | None = None) -> Answer:
             body["kind"] = type(error).__name__
     if isinstance(error, rsllm_errors.ContextLengthError):
         body |= {"prompt_tokens": error.prompt_tokens, "context": error.context}
+    if status >= 500 and trace is not None:
+        body["request_id"] = trace.id
     retry = next((_RETRY_SECONDS[name] for name in names if name in _RETRY_SECONDS), None)
     return Answer(status, body, {} if retry is None else {"retry-after": str(retry)})
 

@@ -11,8 +11,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import logging.handlers
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,8 +22,9 @@ from rsllm.address import Address
 from rsllm.config import Config, config
 from rsllm.errors import OptionError, RsllmError
 from rsllm.runner.pool import RunnerPool
-from rsllm.server.access import Rules, request_id
+from rsllm.server.access import Rules
 from rsllm.server.app import create_app
+from rsllm.server.logs import logging_to
 from rsllm.server.models import Models
 from rsllm.server.service import Services
 from rsllm.store.store import Store
@@ -35,8 +34,6 @@ __all__ = ["DRAIN_SECONDS", "Server", "check_address", "serve", "server_settings
 log = logging.getLogger("rsllm.server")
 
 DRAIN_SECONDS = 10
-LOG_BYTES = 5 << 20
-LOG_FILES = 3
 _POLL_SECONDS = 1.0
 
 
@@ -56,7 +53,7 @@ def serve(
     settings = settings or config()
     address = address or Address.parse(settings.host)
     check_address(address, settings, allow_public=allow_public)
-    with _logging(log_file, detail=max(settings.log_detail, int(settings.debug))):
+    with logging_to(log_file, form=settings.log_format, detail=max(settings.log_detail, int(settings.debug))):
         store = Store.default()
         store.start(no_prune=settings.no_prune)
         services = Services(settings, Models(store), RunnerPool.from_config(settings, warm=warm))
@@ -121,6 +118,10 @@ class Server(uvicorn.Server):
             if self._idle_seconds is not None:
                 self._idle = asyncio.create_task(self._end_when_idle(self._idle_seconds))
 
+    async def shutdown(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+        self._services.draining = True
+        await super().shutdown(sockets)  # type: ignore[arg-type]
+
     async def _end_when_idle(self, seconds: float) -> None:
         idle_since = time.monotonic()
         while not self.should_exit:
@@ -147,34 +148,3 @@ def _announce(address: Address, settings: Config) -> None:
     log.info("rsllm %s listens on %s, models in %s", rsllm.__version__, address, settings.models_dir)
     if not address.is_loopback and not settings.api_key:
         log.warning("everybody who can reach %s may use, change and delete models: no API key is set", address)
-
-
-@contextlib.contextmanager
-def _logging(file: Path | None, *, detail: int) -> Iterator[None]:
-    """Log to standard error, or to a file of limited size; each line with the id of its request.
-
-    With `detail` 1 what the server does is logged step by step, with 2 what its libraries do as well.
-    """
-    handler: logging.Handler = logging.StreamHandler(sys.stderr)
-    if file is not None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        handler = logging.handlers.RotatingFileHandler(file, maxBytes=LOG_BYTES, backupCount=LOG_FILES - 1)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(request)s %(message)s"))
-    handler.addFilter(_add_request)
-    root = logging.getLogger()
-    before = root.level
-    root.addHandler(handler)
-    root.setLevel(logging.DEBUG if detail else logging.INFO)
-    for noisy in ("httpx2", "httpcore2", "asyncio", "uvicorn.error"):
-        logging.getLogger(noisy).setLevel(logging.DEBUG if detail > 1 else logging.WARNING)
-    try:
-        yield
-    finally:
-        root.removeHandler(handler)
-        root.setLevel(before)
-        handler.close()
-
-
-def _add_request(record: logging.LogRecord) -> bool:
-    record.request = request_id.get()
-    return True

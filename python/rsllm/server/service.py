@@ -54,6 +54,8 @@ class Services:
     active: int = 0
     """Requests that are being answered."""
     last_request: float = field(default_factory=time.monotonic)
+    draining: bool = False
+    """The server is on its way down: it finishes what it has, and takes nothing more."""
 
     @property
     def hidden(self) -> str:
