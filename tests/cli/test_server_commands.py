@@ -54,7 +54,7 @@ def golden(name: str, text: str) -> None:
 @pytest.fixture
 def bodies(server: Bench, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Bodies of the requests that come."""
-    from rsllm.server.schemas import Body
+    from rsllm.server.body import Body
 
     seen: list[dict[str, Any]] = []
     parse = Body.parse

@@ -15,9 +15,9 @@ from rsllm.address import Address
 from rsllm.config import Config
 from rsllm.errors import OptionError, QueueFullError
 from rsllm.server.access import Rules
+from rsllm.server.body import Body
 from rsllm.server.errors import STATUSES, ApiError, answer
 from rsllm.server.main import check_address
-from rsllm.server.schemas import Body
 from rsllm.server.streaming import encode
 from tests.server.conftest import Bench, asking
 

@@ -56,8 +56,8 @@ PARTS: dict[str, set[str]] = {
     "typed": {"config"},
     "client": {"address", "config", "durations", "errors", "store", "typed"},
     "server": {
-        "__init__", "_core", "address", "chat", "config", "control", "durations", "errors", "gguf", "machine", "options",
-        "refs", "registry", "runner", "store", "streams", "system", "typed",
+        "__init__", "_core", "address", "chat", "config", "control", "durations", "errors", "gguf", "machine",
+        "options", "refs", "registry", "runner", "store", "streams", "system", "typed",
     },
     "cli": {
         "__init__", "address", "client", "config", "durations", "errors", "gguf", "machine", "model", "options", "refs",

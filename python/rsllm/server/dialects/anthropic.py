@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from rsllm.server.body import refuse
 from rsllm.server.dialects.common import (
     Event,
     Fields,
@@ -21,7 +22,6 @@ from rsllm.server.dialects.common import (
 )
 from rsllm.server.dialects.openai import arguments_text, set_tools
 from rsllm.server.errors import ApiError
-from rsllm.server.schemas import refuse
 
 __all__ = ["MessageStream", "error_reply", "message_reply", "message_request"]
 

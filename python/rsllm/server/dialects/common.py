@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rsllm.server.body import Body, refuse
 from rsllm.server.errors import ApiError
-from rsllm.server.schemas import Body, refuse
 
 __all__ = [
     "DONE",

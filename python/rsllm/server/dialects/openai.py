@@ -7,6 +7,7 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import Any, NoReturn
 
+from rsllm.server.body import refuse
 from rsllm.server.dialects.common import (
     DONE,
     Event,
@@ -25,7 +26,6 @@ from rsllm.server.dialects.common import (
     tool_definition,
 )
 from rsllm.server.errors import ApiError
-from rsllm.server.schemas import refuse
 
 __all__ = ["ChatStream", "chat_reply", "chat_request", "error_reply", "sampling_options", "usage"]
 

@@ -7,6 +7,7 @@ import random
 from collections.abc import Mapping
 from typing import Any
 
+from rsllm.server.body import refuse
 from rsllm.server.dialects.common import (
     Fields,
     Json,
@@ -21,7 +22,6 @@ from rsllm.server.dialects.common import (
 from rsllm.server.dialects.openai import set_tools
 from rsllm.server.dialects.responses_replies import ResponseStream, response_reply
 from rsllm.server.errors import ApiError
-from rsllm.server.schemas import refuse
 
 __all__ = ["ResponseStream", "response_reply", "response_request"]
 

@@ -9,8 +9,8 @@ from typing import Any
 from starlette.requests import Request
 
 from rsllm.errors import ModelNameError
+from rsllm.server.body import Body
 from rsllm.server.errors import ApiError
-from rsllm.server.schemas import Body
 from rsllm.server.service import Services
 from rsllm.server.streaming import EventResponse
 from rsllm.store.name import ModelName

@@ -15,12 +15,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from rsllm.server import listing
+from rsllm.server.body import Body
 from rsllm.server.dialects import anthropic, completions, openai, responses
 from rsllm.server.dialects.common import Event, Translated
 from rsllm.server.errors import ApiError, answer
 from rsllm.server.routes import inference
 from rsllm.server.routes.common import read_body, services_of
-from rsllm.server.schemas import Body, ChatRequest, EmbedRequest, GenerateRequest
+from rsllm.server.schemas import ChatRequest, EmbedRequest, GenerateRequest
 from rsllm.server.streaming import EventResponse, JsonResponse, Wire
 
 __all__ = ["chat_completions", "completions_route", "embeddings", "messages", "model", "models", "responses_route"]
