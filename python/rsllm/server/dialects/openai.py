@@ -136,7 +136,9 @@ class ChatStream:
         choice: Json = {"index": 0, "delta": delta, "finish_reason": finish_reason}
         if logprobs:
             choice["logprobs"] = {"content": _logprobs(logprobs)}
-        return Event({**_head(self._request, "chat.completion.chunk"), "choices": [choice]})
+        # As OpenAI has it: where counts are wanted, chunks without them say so.
+        counts = {"usage": None} if self._request.include_usage else {}
+        return Event({**_head(self._request, "chat.completion.chunk"), "choices": [choice], **counts})
 
 
 def error_reply(status: int, native: Mapping[str, Any]) -> Json:
