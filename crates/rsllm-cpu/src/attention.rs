@@ -4,13 +4,15 @@
 //! share a K/V head together; a long context is cut at fixed positions and the parts are merged in order, so the result
 //! does not depend on how many threads took part. Prefill: up to [`LANES`] (token, head) pairs that share a K/V head lie
 //! in lanes; a page is unpacked once for all of them and both products run in the matrix kernel. A page that a lane may
-//! not see leaves that lane untouched, so the cut of a prompt into chunks does not matter either.
+//! not see leaves that lane untouched, so the cut of a prompt into chunks does not matter either. On a tile unit the same
+//! products go through tiles, unless K and V are f32.
 
 mod decode;
 mod prefill;
+mod tiles;
 
 use rsllm_quant::GgmlType;
-use rsllm_tensor::{AttentionParams, BackendError, KvLayout, StepLimits};
+use rsllm_tensor::{AttentionParams, BackendError, KvLayout, KvType, StepLimits};
 
 use crate::kernels::{Attend, Dot, DotRowsF32, Kernels, Unpack};
 use crate::kv::CpuKv;
@@ -28,6 +30,8 @@ const NO_SCORE: f32 = -1e30;
 /// Scratch reserved at load time.
 pub(crate) struct AttentionScratch {
     threads: Vec<ThreadScratch>,
+    /// For prefill rows on tiles; empty without a tile unit.
+    tiles: Vec<tiles::TileScratch>,
     /// Partial results of decode attention.
     partials: Aligned<f32>,
     /// Rows of the running group of decode rows.
@@ -53,6 +57,7 @@ struct ThreadScratch {
 impl AttentionScratch {
     pub(crate) fn new(
         allocator: &mut Allocator,
+        kernels: &Kernels,
         n_threads: usize,
         layouts: &[KvLayout],
         limits: &StepLimits,
@@ -87,8 +92,15 @@ impl AttentionScratch {
             .max(1)
             + limits.max_sequences;
         let partials = splits * (limits.max_query_width + 2 * limits.max_heads);
+        let tiles = match kernels.tiles {
+            Some(_) => (0..n_threads)
+                .map(|_| tiles::TileScratch::new(allocator, head_dim, page_len))
+                .collect::<Result<_, _>>()?,
+            None => Vec::new(),
+        };
         Ok(Self {
             threads,
+            tiles,
             partials: Aligned::new(allocator, "attention partials", partials)?,
             rows: Vec::with_capacity(limits.max_rows),
         })
@@ -109,7 +121,13 @@ impl Attention<'_> {
     /// `dst` and `q` `[rows, n_heads * head_dim]`.
     pub(crate) fn run(&mut self, dst: &mut [f32], q: &[f32]) -> Result<(), WorkerPanicked> {
         if self.step.counts.n_prefill > 0 {
-            self.prefill(dst, q)?;
+            match self.kernels.tiles {
+                // Whoever keeps K and V in f32 wants more than bf16 holds.
+                Some(tiles) if self.kv.layout.kv_type != KvType::F32 => {
+                    self.prefill_tiles(tiles, dst, q)?;
+                }
+                _ => self.prefill(dst, q)?,
+            }
         }
         if self.step.counts.n_prefill < self.step.counts.n_rows {
             self.decode(dst, q)?;

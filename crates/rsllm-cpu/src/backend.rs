@@ -183,7 +183,13 @@ impl Backend for CpuBackend {
                 limits.max_rows,
                 self.max_row_len,
             )?,
-            attention: AttentionScratch::new(allocator, n_threads, &self.layouts, limits)?,
+            attention: AttentionScratch::new(
+                allocator,
+                self.kernels,
+                n_threads,
+                &self.layouts,
+                limits,
+            )?,
             moe: MoeScratch::new(
                 allocator,
                 if self.n_used > 0 { limits.max_rows } else { 0 },

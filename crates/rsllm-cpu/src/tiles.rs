@@ -136,10 +136,10 @@ impl Matmul<'_> {
 }
 
 /// Tiles are usable while this lives.
-struct Configured(&'static Tiles);
+pub(crate) struct Configured(&'static Tiles);
 
 impl Configured {
-    fn new(tiles: &'static Tiles) -> Self {
+    pub(crate) fn new(tiles: &'static Tiles) -> Self {
         // SAFETY: an instruction set of this machine, permitted or its table would not have been handed out.
         unsafe { (tiles.configure)() };
         Self(tiles)

@@ -127,6 +127,58 @@ pub(crate) struct Tiles {
     pub(crate) multiply: unsafe fn(&[u16], &[u16], &mut [f32], bool),
     /// A result tile to `[16 tokens][16 rows]`.
     pub(crate) transpose: unsafe fn(&mut [f32]),
+    /// As `multiply`, of operands in two parts of bf16, `[high, low]`: all products but that of the low parts. An empty low part
+    /// of `a` is zero.
+    pub(crate) multiply_parts: unsafe fn(Parts<'_>, Parts<'_>, &mut [f32], bool),
+    /// As `pack`, in two parts.
+    pub(crate) queries: unsafe fn(&[&[f32]], PartsMut<'_>),
+    /// `(rows, head_dim, tiles)`: `[n, head_dim]` to left-hand tiles `[32 rows][2][k tile][TILE]`, in two parts. Values beyond the
+    /// head are zero; rows beyond `n` keep what was there.
+    pub(crate) keys: unsafe fn(&[f32], usize, PartsMut<'_>),
+    /// `(rows, head_dim, tiles)`: `[n, head_dim]` transposed to left-hand tiles `[16 dimensions][k tile of rows][TILE]`, in two
+    /// parts; what is beyond either is zero.
+    pub(crate) values: unsafe fn(&[f32], usize, PartsMut<'_>),
+    /// `(page, visible, lanes, weights)`: one page's step of the running softmax of sixteen lanes. `weights` are right-hand tiles
+    /// `[k tile of positions][TILE]` of `2^(score * factor - maximum)`, in two parts, zero for positions that a lane may not see.
+    /// Returns whether a correction differs from 1. A lane that sees nothing stays as it was.
+    pub(crate) softmax: SoftmaxTiles,
+}
+
+/// Operands in two parts of bf16, high and low, which add up to them.
+pub(crate) type Parts<'a> = [&'a [u16]; 2];
+/// The same, to be written.
+pub(crate) type PartsMut<'a> = [&'a mut [u16]; 2];
+
+pub(crate) type SoftmaxTiles =
+    unsafe fn(&ScoreTiles<'_>, Option<&Visible>, &mut Lanes, PartsMut<'_>) -> bool;
+
+/// Scores of one page for sixteen lanes.
+pub(crate) struct ScoreTiles<'a> {
+    /// Two result tiles for each 32 positions, `[32 positions][16 lanes]`, every `stride` values.
+    pub(crate) scores: &'a [f32],
+    pub(crate) stride: usize,
+    /// Positions.
+    pub(crate) n: usize,
+    /// What scores are multiplied with, above zero: their scale and the base 2.
+    pub(crate) factor: f32,
+}
+
+/// The positions of a page that each lane may see: `from..to`.
+#[derive(Clone, Copy)]
+pub(crate) struct Visible {
+    pub(crate) from: [i32; 16],
+    pub(crate) to: [i32; 16],
+}
+
+/// The running softmax of sixteen lanes.
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C, align(64))]
+pub(crate) struct Lanes {
+    /// Of the base 2.
+    pub(crate) maxima: [f32; 16],
+    pub(crate) sums: [f32; 16],
+    /// What everything accumulated before the last page must be multiplied with.
+    pub(crate) corrections: [f32; 16],
 }
 
 /// Quantise f32 activations; must equal `rsllm_quant::quantize_activations` bit for bit.

@@ -1,9 +1,10 @@
 //! The product on tiles against sums of rounded values in double precision.
 
+use bytemuck::Zeroable;
 use rsllm_quant::{GgmlType, dequantize};
 
-use super::{Case, WEIGHT_TYPES, tables};
-use crate::kernels::{TILE, TILE_F32};
+use super::{Case, Random, WEIGHT_TYPES, tables};
+use crate::kernels::{Lanes, ScoreTiles, TILE, TILE_F32, Visible};
 
 /// Largest error of a product of bf16 values in units of Σ |a · b|: f32 sums.
 const TILE_TOLERANCE: f64 = 1e-6;
@@ -89,6 +90,197 @@ fn tiles_hold_rounded_weights_and_give_their_products() {
                     if i < 2 {
                         let error = (f64::from(c[i * TILE_F32 + j]) - 2.0 * sum).abs();
                         assert!(error <= 3.0 * TILE_TOLERANCE * size, "{}", ty.name());
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Largest relative error of a value in two parts: sixteen bits, the rest cut off (and some for `exp2`).
+const CUT: f64 = 3.2e-5;
+
+/// Largest error of a product of operands in two parts, in units of Σ |a · b|: theirs, and the product of the low parts.
+const PARTS_TOLERANCE: f64 = 4.0 * CUT;
+
+/// A value of tiles in two parts.
+fn both(parts: [&[u16]; 2], at: usize) -> f64 {
+    parts
+        .into_iter()
+        .map(|part| f64::from(half::bf16::from_bits(part[at]).to_f32()))
+        .sum()
+}
+
+#[test]
+fn parts_of_keys_queries_and_values_add_up_to_them() {
+    for tiles in tables().into_iter().filter_map(|table| table.tiles) {
+        for head_dim in [1, 16, 31, 32, 33, 64, 80, 256] {
+            for (n, n_lanes) in [(1, 1), (15, 16), (16, 15), (17, 16), (33, 7), (64, 16)] {
+                let mut random = Random((head_dim * 100 + n) as u64);
+                let (rows, q) = (
+                    random.values(n * head_dim),
+                    random.values(n_lanes * head_dim),
+                );
+                let n_tiles = head_dim.div_ceil(32);
+                let depth = n.next_multiple_of(32);
+                // What is not written must not be seen.
+                let [mut high, mut low] = [(); 2].map(|()| vec![0xFFFFu16; depth * n_tiles * 32]);
+                // SAFETY: `tables` gives instruction sets this machine has.
+                unsafe { (tiles.keys)(&rows, head_dim, [&mut high, &mut low]) };
+                let [mut b, mut b_low] = [(); 2].map(|()| vec![0xFFFFu16; n_tiles * TILE]);
+                for t in 0..n_tiles {
+                    let values = 32 * t..head_dim.min(32 * t + 32);
+                    let rows: Vec<&[f32]> =
+                        q.chunks(head_dim).map(|row| &row[values.clone()]).collect();
+                    let tile = t * TILE..(t + 1) * TILE;
+                    // SAFETY: as above.
+                    unsafe { (tiles.queries)(&rows, [&mut b[tile.clone()], &mut b_low[tile]]) };
+                }
+                let mut scores = vec![f32::NAN; depth * 16];
+                for (chunk, scores) in scores.chunks_mut(2 * TILE_F32).enumerate() {
+                    let left = chunk * 2 * n_tiles * TILE..(chunk + 1) * 2 * n_tiles * TILE;
+                    let a = [&high[left.clone()], &low[left]];
+                    // SAFETY: as above; the tiles are configured in between.
+                    unsafe {
+                        (tiles.configure)();
+                        (tiles.multiply_parts)(a, [&b, &b_low], scores, false);
+                        (tiles.release)();
+                    }
+                }
+                for (position, row) in rows.chunks(head_dim).enumerate() {
+                    for (lane, q) in q.chunks(head_dim).enumerate() {
+                        let products = row
+                            .iter()
+                            .zip(q)
+                            .map(|(&a, &b)| f64::from(a) * f64::from(b));
+                        let size: f64 = products.clone().map(f64::abs).sum();
+                        let error = f64::from(scores[position * 16 + lane]) - products.sum::<f64>();
+                        assert!(
+                            error.abs() <= PARTS_TOLERANCE * size,
+                            "{head_dim} {n} {error}"
+                        );
+                    }
+                }
+                let [mut high, mut low] = [(); 2].map(|()| vec![0xFFFFu16; depth * n_tiles * 32]);
+                // SAFETY: as above.
+                unsafe { (tiles.values)(&rows, head_dim, [&mut high, &mut low]) };
+                for d in 0..n_tiles * 32 {
+                    for position in 0..depth {
+                        let tile = d / 16 * (depth / 32) + position / 32;
+                        let at = tile * TILE + d % 16 * 32 + position % 32;
+                        let expected = if d < head_dim && position < n {
+                            f64::from(rows[position * head_dim + d])
+                        } else {
+                            0.0
+                        };
+                        let error = (both([&high, &low], at) - expected).abs();
+                        assert!(error <= CUT * expected.abs(), "{head_dim} {n} {error}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn two_parts_meet_two_groups_as_one() {
+    for tiles in tables().into_iter().filter_map(|table| table.tiles) {
+        let mut random = Random(5);
+        let mut bits = |n: usize| -> Vec<u16> {
+            let values = random.values(n).into_iter();
+            values.map(|x| half::bf16::from_f32(x).to_bits()).collect()
+        };
+        let n_tiles = 3;
+        let (a, low) = (bits(2 * n_tiles * TILE), bits(2 * n_tiles * TILE));
+        let (b, b_low) = (bits(3 * n_tiles * TILE), bits(3 * n_tiles * TILE));
+        let group = n_tiles * TILE;
+        for low in [&low[..], &[]] {
+            let before: Vec<f32> = (0..3 * 2 * TILE_F32).map(|i| i as f32).collect();
+            let (mut together, mut alone) = (before.clone(), before);
+            // SAFETY: `tables` gives instruction sets this machine has; the tiles are configured in between.
+            unsafe {
+                (tiles.configure)();
+                (tiles.multiply_parts)([&a, low], [&b, &b_low], &mut together, true);
+                for (g, alone) in alone.chunks_exact_mut(2 * TILE_F32).enumerate() {
+                    let b = [&b[g * group..][..group], &b_low[g * group..][..group]];
+                    (tiles.multiply_parts)([&a, low], b, alone, true);
+                }
+                (tiles.release)();
+            }
+            assert_eq!(together, alone);
+        }
+    }
+}
+
+#[test]
+fn a_step_of_the_softmax_weights_what_is_visible() {
+    for tiles in tables().into_iter().filter_map(|table| table.tiles) {
+        for n in [1usize, 2, 15, 16, 17, 31, 32, 33, 63, 64] {
+            let mut random = Random(n as u64);
+            let depth = n.next_multiple_of(32);
+            let scores: Vec<f32> = random.values(depth * 16).iter().map(|x| 9.0 * x).collect();
+            let mut visible = Visible {
+                from: [0; 16],
+                to: [n as i32; 16],
+            };
+            for lane in 0..16 {
+                let at = (lane * n / 16) as i32;
+                if lane % 2 == 0 {
+                    visible.from[lane] = at;
+                } else {
+                    visible.to[lane] = at;
+                }
+            }
+            for visible in [None, Some(visible)] {
+                let page = ScoreTiles {
+                    scores: &scores,
+                    stride: 2 * TILE_F32,
+                    n,
+                    factor: 0.7,
+                };
+                let mut lanes = Lanes::zeroed();
+                lanes.maxima = std::array::from_fn(|lane| lane as f32 - 8.0);
+                lanes.sums = [2.0; 16];
+                let before = lanes;
+                let [mut high, mut low] = [(); 2].map(|()| vec![0xFFFFu16; depth * 16]);
+                // SAFETY: `tables` gives instruction sets this machine has.
+                let corrected = unsafe {
+                    (tiles.softmax)(&page, visible.as_ref(), &mut lanes, [&mut high, &mut low])
+                };
+                assert_eq!(corrected, lanes.corrections.iter().any(|&c| c != 1.0));
+                for lane in 0..16 {
+                    let sees = |p: usize| {
+                        p < n
+                            && visible
+                                .is_none_or(|v| (v.from[lane]..v.to[lane]).contains(&(p as i32)))
+                    };
+                    let score = |p: usize| f64::from(scores[p * 16 + lane] * 0.7);
+                    let seen = (0..n).filter(|&p| sees(p));
+                    let most = seen
+                        .clone()
+                        .map(score)
+                        .fold(f64::from(before.maxima[lane]), f64::max);
+                    let correction = (f64::from(before.maxima[lane]) - most).exp2();
+                    assert!((f64::from(lanes.corrections[lane]) - correction).abs() < 1e-5);
+                    let mut sum = 2.0 * correction;
+                    for p in 0..depth {
+                        let expected = if sees(p) {
+                            (score(p) - most).exp2()
+                        } else {
+                            0.0
+                        };
+                        sum += expected;
+                        let at = p / 32 * TILE + p % 32 / 2 * 32 + 2 * lane + p % 2;
+                        let error = both([&high, &low], at) - expected;
+                        assert!(error.abs() <= CUT * expected, "{n} {p} {error}");
+                    }
+                    assert!(
+                        (f64::from(lanes.sums[lane]) - sum).abs() < 1e-5 * sum,
+                        "{n} {lane}"
+                    );
+                    if seen.count() == 0 {
+                        assert_eq!(lanes.corrections[lane], 1.0);
+                        assert_eq!(lanes.sums[lane], before.sums[lane]);
                     }
                 }
             }

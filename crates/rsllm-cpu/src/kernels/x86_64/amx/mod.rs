@@ -1,5 +1,6 @@
 //! AVX-512 with the tile unit (AMX-BF16) for the prefill product. All else is the AVX-512 table's.
 
+mod attend;
 mod product;
 mod unpack;
 
@@ -20,4 +21,9 @@ static TILES: Tiles = Tiles {
     prefetch: unpack::prefetch,
     multiply: product::multiply,
     transpose: product::transpose,
+    multiply_parts: product::multiply_parts,
+    queries: attend::queries,
+    keys: attend::keys,
+    values: attend::values,
+    softmax: attend::softmax,
 };

@@ -8,7 +8,7 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 
 use crate::kernels::x86_64::avx512::simd::{load_f32, store_f32, store512};
-use crate::kernels::{TILE, TILE_F32};
+use crate::kernels::{Parts, TILE, TILE_F32};
 
 /// Palette 1: eight tiles of 16 rows of 64 bytes.
 #[repr(C, align(64))]
@@ -88,6 +88,107 @@ pub(super) unsafe fn multiply(a: &[u16], b: &[u16], c: &mut [f32], accumulate: b
             }
             store_two(c0);
         }
+    }
+}
+
+/// As [`multiply`], of operands in two parts each, `a` and `b` being `[high, low]`: all products but that of the low parts. An
+/// empty low part of `a` is zero.
+pub(super) unsafe fn multiply_parts(a: Parts<'_>, b: Parts<'_>, c: &mut [f32], accumulate: bool) {
+    let n_groups = c.len() / (2 * TILE_F32);
+    let half = a[0].len() / 2;
+    assert!(
+        c.len() == n_groups * 2 * TILE_F32
+            && half.is_multiple_of(TILE)
+            && b[0].len() == n_groups * half
+            && b[1].len() == b[0].len()
+            && (a[1].is_empty() || a[1].len() == a[0].len()),
+        "whole tiles of one depth"
+    );
+    let n_tiles = half / TILE;
+    let has_low = !a[1].is_empty();
+    let (a, low, c) = (a[0].as_ptr(), a[1].as_ptr(), c.as_mut_ptr());
+    let (b, b_low) = (b[0].as_ptr(), b[1].as_ptr());
+    let mut group = 0;
+    // SAFETY: as in `multiply`; the low parts are as long as the high ones, or that of `a` is empty and not looked at.
+    unsafe {
+        while group + 2 <= n_groups {
+            let (c0, c1) = (
+                c.add(group * 2 * TILE_F32),
+                c.add((group + 1) * 2 * TILE_F32),
+            );
+            if accumulate {
+                load_four(c0, c1);
+            } else {
+                zero_four();
+            }
+            for t in 0..n_tiles {
+                let (at, b0, b1) = (
+                    t * TILE,
+                    group * half + t * TILE,
+                    (group + 1) * half + t * TILE,
+                );
+                step_four(a.add(at), a.add(half + at), b_low.add(b0), b_low.add(b1));
+                next_right(b.add(b0), b.add(b1));
+                if has_low {
+                    next_left(low.add(at), low.add(half + at));
+                }
+            }
+            store_four(c0, c1);
+            group += 2;
+        }
+        if group < n_groups {
+            let c0 = c.add(group * 2 * TILE_F32);
+            if accumulate {
+                load_two(c0);
+            } else {
+                zero_four();
+            }
+            for t in 0..n_tiles {
+                let (at, b0) = (t * TILE, group * half + t * TILE);
+                step_two(a.add(at), a.add(half + at), b_low.add(b0));
+                step_two(a.add(at), a.add(half + at), b.add(b0));
+                if has_low {
+                    step_two(low.add(at), low.add(half + at), b.add(b0));
+                }
+            }
+            store_two(c0);
+        }
+    }
+}
+
+/// The left operands of the last [`step_four`] by two other groups of tokens.
+#[inline(always)]
+unsafe fn next_right(b0: *const u16, b1: *const u16) {
+    // SAFETY: the caller's pointers are good for 1,024 bytes each.
+    unsafe {
+        asm!(
+            "tileloadd tmm6, [{b0} + {row}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tileloadd tmm7, [{b1} + {row}*1]",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            b0 = in(reg) b0, b1 = in(reg) b1, row = in(reg) 64usize,
+            options(nostack, readonly),
+        );
+    }
+}
+
+/// Two other halves of rows by the right operands of the last step.
+#[inline(always)]
+unsafe fn next_left(a0: *const u16, a1: *const u16) {
+    // SAFETY: the caller's pointers are good for 1,024 bytes each.
+    unsafe {
+        asm!(
+            "tileloadd tmm4, [{a0} + {row}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tileloadd tmm5, [{a1} + {row}*1]",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            a0 = in(reg) a0, a1 = in(reg) a1, row = in(reg) 64usize,
+            options(nostack, readonly),
+        );
     }
 }
 
@@ -245,7 +346,7 @@ pub(super) fn transpose(tile: &mut [f32]) {
 /// Sixteen vectors of sixteen 32-bit values, rows to columns.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
-fn transposed(v: &[__m512i; 16]) -> [__m512i; 16] {
+pub(super) fn transposed(v: &[__m512i; 16]) -> [__m512i; 16] {
     let zero = _mm512_setzero_si512();
     // In quarters: pairs of rows, then fours.
     let mut fours = [zero; 16];
