@@ -362,6 +362,8 @@ class _Deadline:
 
     async def wait(self, thing: Awaitable[T]) -> T:
         """The result of a coroutine or future, or a `RequestTimeoutError`."""
+        if self._at is None:  # each token comes by here
+            return await thing
         try:
             async with asyncio.timeout_at(self._at) as timeout:
                 return await thing

@@ -223,7 +223,8 @@ def encode(message: Message) -> bytes:
 
     Raises `ProtocolError` where it is too large or JSON cannot say it, `TokenizerError` for a lone surrogate.
     """
-    body: dict[str, Any] = {"type": type(message).__name__.lower(), **_plain(message)}
+    plain = _plain_step(message) if isinstance(message, Step) else _plain(message)
+    body: dict[str, Any] = {"type": type(message).__name__.lower(), **plain}
     try:
         # Not ASCII: most of what travels is text, and six bytes a character would be a waste.
         encoded = json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
@@ -247,7 +248,8 @@ def decode(body: bytes | bytearray | memoryview) -> Message:
     kind = MESSAGES.get(name) if isinstance(name := parsed.pop("type", None), str) else None
     if kind is None:
         raise ProtocolError(f"a frame has the unknown type {name!r:.60}")
-    message = _build(kind, parsed, str(name))
+    step = _read_step(parsed) if kind is Step else None
+    message = _build(kind, parsed, str(name)) if step is None else step
     assert isinstance(message, Message), "the table holds nothing else"
     return message
 
@@ -285,6 +287,36 @@ class FrameDecoder:
     def pending(self) -> int:
         """Bytes of a message that is not complete."""
         return len(self._held)
+
+
+# A step comes with every token of every sequence, so it is written and read by hand. What is not quite as it should be
+# is left to the general way, which knows what to say about it.
+
+
+def _plain_step(step: Step) -> dict[str, Any]:
+    pieces = [{"id": it.id, "text": it.text, "ids": it.ids, "logprobs": it.logprobs} for it in step.pieces]
+    return {"pieces": pieces, "ended": [_plain(ended) for ended in step.ended]}
+
+
+def _read_step(members: dict[str, Any]) -> Step | None:
+    if members.keys() != _STEP or type(members["pieces"]) is not list or type(members["ended"]) is not list:
+        return None
+    pieces = []
+    for it in members["pieces"]:
+        if type(it) is not dict or it.keys() != _PIECE:
+            return None
+        id, text, ids = it["id"], it["text"], it["ids"]
+        if it["logprobs"] is not None or type(text) is not str or type(ids) is not list:
+            return None
+        for number in (id, *ids):
+            if type(number) is not int or not 0 <= number < _ID_LIMIT:
+                return None
+        pieces.append(Piece(id, text, ids))
+    return Step(pieces, _check(members["ended"], list[Ended], "step.ended"))
+
+
+_STEP = {"pieces", "ended"}
+_PIECE = {"id", "text", "ids", "logprobs"}
 
 
 def _plain(value: Any) -> Any:

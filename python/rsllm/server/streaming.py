@@ -8,6 +8,7 @@ work at once: the generator is closed, which gives back the model and cancels th
 from __future__ import annotations
 
 import asyncio
+import functools
 import json
 import logging
 import time
@@ -133,7 +134,13 @@ def timestamp(nanoseconds: int | None = None) -> str:
     """
     now = time.time_ns() if nanoseconds is None else nanoseconds
     seconds, rest = divmod(now, 10**9)
-    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest:09d}Z"
+    return f"{_second(seconds)}.{rest:09d}Z"
+
+
+@functools.lru_cache(4)
+def _second(seconds: int) -> str:
+    # Each line of a stream has the time, and thousands have the same second.
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds))
 
 
 # Equal as JSON; what is put into a page cannot end its script there.
