@@ -119,3 +119,41 @@ async def test_an_error_after_the_first_event_ends_the_stream(client: httpx2.Asy
     response = await client.post("/v1/chat/completions", json={**ASK, "stream": True})
     assert response.status_code == 200
     assert events(response)[-1][1]["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "fields"), [("/v1/chat/completions", {"messages": HI}), ("/v1/completions", {"prompt": "hi"})]
+)
+async def test_several_answers(client: httpx2.AsyncClient, bench: Bench, path: str, fields: dict[str, Any]) -> None:
+    bench.add(behaviour={"delay": 0.01, "pieces": 3})
+    body = {"model": "tiny", "n": 3, "seed": 5, "colour": 1, **fields}
+    one = (await client.post(path, json={**body, "n": 1})).json()
+    reply = (await client.post(path, json=body)).json()
+    assert [choice["index"] for choice in reply["choices"]] == [0, 1, 2]
+    assert [{**choice, "index": 0} for choice in reply["choices"]] == one["choices"] * 3
+    assert reply["usage"]["completion_tokens"] == 9
+    assert reply["usage"]["prompt_tokens"] == one["usage"]["prompt_tokens"]
+    assert reply["warnings"] == ["field 'colour' has no effect"]
+    asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
+    found = [data for _, data in events(await client.post(path, json=asked))]
+    assert found[-1] == "[DONE]" and found.count("[DONE]") == 1
+    assert found[-2]["choices"] == [] and found[-2]["usage"]["completion_tokens"] == 9
+    texts = {0: "", 1: "", 2: ""}
+    for [choice] in (chunk["choices"] for chunk in found[:-2]):
+        texts[choice["index"]] += choice["text"] if "text" in choice else choice["delta"].get("content", "")
+    assert set(texts.values()) == {"ababab"}
+    reasons = [chunk["choices"][0]["finish_reason"] for chunk in found[:-2]]
+    assert reasons.count("stop") == 3
+    assert sum("warnings" in chunk for chunk in found[:-1]) == 1
+    assert len({chunk["id"] for chunk in found[:-1]}) == 1
+
+
+async def test_a_failure_of_one_answer_ends_them_all(client: httpx2.AsyncClient, bench: Bench) -> None:
+    bench.add(behaviour={"delay": 0.02, "pieces": 50, "crash_after": 3})
+    response = await client.post("/v1/chat/completions", json={**ASK, "n": 2, "stream": True})
+    assert "signal SIGKILL" in events(response)[-1][1]["error"]["message"]
+    response = await client.post("/v1/chat/completions", json={**ASK, "n": 2, "model": "nothing"})
+    assert response.status_code == 404
+    bench.add()
+    assert (await client.post("/v1/chat/completions", json={**ASK, "n": 2})).status_code == 200
+    assert not any(status.requests for status in bench.pool.status())

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rsllm.server.dialects import anthropic, completions, openai, responses
+from rsllm.server.dialects.several import numbered
 from rsllm.server.errors import ApiError
 
 USER = [{"role": "user", "content": "Hi"}]
@@ -32,7 +33,8 @@ def refusal(**fields: Any) -> str:
     ("fields", "text"),
     [
         ({"messages": []}, "[] is too short - 'messages'"),
-        ({"n": 2}, "n must be 1: one answer is made to a request"),
+        ({"n": 0}, "n must be from 1 to 16, not 0"),
+        ({"n": 17}, "n must be from 1 to 16, not 17"),
         ({"reasoning_effort": "huge"}, 'invalid reasoning value: "huge" (must be "minimal", "low", "medium", "high", '
                                        '"xhigh", "ultra", "max", or "none")'),
         ({"messages": [{"role": "user", "content": None}]}, "invalid message content type: <nil>"),
@@ -158,9 +160,16 @@ def test_completions() -> None:
         "frequency_penalty": 0.0, "presence_penalty": 0.0, "temperature": 1.0, "top_p": 1.0,
     }  # fmt: skip
     assert "logprobs" not in native
-    for fields in ({"prompt": ["a"]}, {"prompt": [1]}, {"prompt": "a", "best_of": 2}, {"prompt": "a", "n": 3}):
+    for fields in ({"prompt": ["a"]}, {"prompt": [1]}, {"prompt": "a", "best_of": 2}, {"prompt": "a", "n": 0}):
         with pytest.raises(ApiError):
             completions.completion_request({"model": "m", **fields})
+
+
+def test_several_answers_have_several_seeds() -> None:
+    request = chat(n=3, seed=7)
+    assert [numbered(request, index)["options"].get("seed") for index in range(3)] == [7, 8, 9]
+    assert "seed" not in numbered(chat(n=3), 2)["options"]
+    assert completions.completion_request({"model": "m", "prompt": "a", "n": 2, "best_of": 2}).copies == 2
 
 
 def test_embeddings() -> None:

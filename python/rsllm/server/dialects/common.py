@@ -71,6 +71,8 @@ class Translated:
     """Seconds since 1970."""
     warnings: tuple[str, ...] = ()
     include_usage: bool = False
+    copies: int = 1
+    """How many answers are wanted."""
     think_is_optional: bool = False
     """A model that cannot think is no reason to refuse: the server goes on without, and says so."""
     echo: Json = field(default_factory=dict)

@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from rsllm.server.dialects.common import DONE, Event, Fields, Json, Translated, fitting, merged_warnings, now, random_id
-from rsllm.server.dialects.openai import FINGERPRINT, error_reply, only_one, sampling_options, usage
+from rsllm.server.dialects.openai import FINGERPRINT, copies, error_reply, sampling_options, usage
 from rsllm.server.errors import ApiError
 
 __all__ = [
@@ -47,14 +47,16 @@ def completion_request(body: Mapping[str, Any]) -> Translated:
         native["suffix"] = suffix
     if top is not None and top > 0:
         native |= {"logprobs": True, "top_logprobs": top}
-    only_one(fields, "n")
-    only_one(fields, "best_of")
+    wanted = copies(fields)
+    if fields.count("best_of") not in (None, wanted):
+        raise ApiError(400, "best_of must be n: all answers that are made are sent")
     fields.default_only("echo", False)
     return Translated(
         native=native,
         id=f"cmpl-{random.randrange(_IDS)}",
         created=now(),
         include_usage=fields.mapping("stream_options").get("include_usage") is True,
+        copies=wanted,
         warnings=tuple(fields.ignored()),
     )
 

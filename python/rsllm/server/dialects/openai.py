@@ -27,7 +27,7 @@ from rsllm.server.dialects.common import (
 )
 from rsllm.server.errors import ApiError
 
-__all__ = ["ChatStream", "chat_reply", "chat_request", "error_reply", "sampling_options", "usage"]
+__all__ = ["ChatStream", "chat_reply", "chat_request", "copies", "error_reply", "sampling_options", "usage"]
 
 FINGERPRINT = "fp_ollama"
 _ERROR_TYPES = {400: "invalid_request_error", 404: "not_found_error"}
@@ -35,6 +35,8 @@ _TOO_LONG = "context_length_exceeded"
 _FINISH = {"length": "length"}
 # Ids as Ollama makes them: short, and good for nothing but logs.
 _IDS = 999
+COPIES_LIMIT = 16
+"""Most answers to one request; each takes a place of the model."""
 
 
 def chat_request(body: Mapping[str, Any]) -> Translated:
@@ -59,7 +61,7 @@ def chat_request(body: Mapping[str, Any]) -> Translated:
     native |= fitting(fields)
     native |= {name: fields.take(name) for name in ("logprobs", "top_logprobs", "_debug_render_only")}
     _tools(fields, native, warnings)
-    only_one(fields, "n")
+    wanted = copies(fields)
     fields.default_only("parallel_tool_calls", True)
     fields.default_only("store", False)
     options = fields.mapping("stream_options")
@@ -68,6 +70,7 @@ def chat_request(body: Mapping[str, Any]) -> Translated:
         id=f"chatcmpl-{random.randrange(_IDS)}",
         created=now(),
         include_usage=options.get("include_usage") is True,
+        copies=wanted,
         warnings=(*warnings, *fields.ignored()),
     )
 
@@ -170,11 +173,12 @@ def sampling_options(fields: Fields) -> Json:
     return _optional(**options)
 
 
-def only_one(fields: Fields, name: str) -> None:
-    """Several answers to one request are not made here."""
-    count = fields.count(name)
-    if count is not None and count != 1:
-        raise ApiError(400, f"{name} must be 1: one answer is made to a request", hint="send the request again")
+def copies(fields: Fields) -> int:
+    """How many answers are wanted (`n`)."""
+    count = fields.count("n")
+    if count is not None and not 1 <= count <= COPIES_LIMIT:
+        raise ApiError(400, f"n must be from 1 to {COPIES_LIMIT}, not {count}")
+    return count or 1
 
 
 def usage(native: Mapping[str, Any]) -> Json:

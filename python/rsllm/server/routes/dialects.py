@@ -18,9 +18,11 @@ from rsllm.server import listing
 from rsllm.server.body import Body
 from rsllm.server.dialects import anthropic, completions, openai, responses
 from rsllm.server.dialects.common import Event, Translated
+from rsllm.server.dialects.several import SeveralStream, merged_replies, numbered
 from rsllm.server.errors import ApiError, answer
 from rsllm.server.routes import inference
 from rsllm.server.routes.common import read_body, services_of
+from rsllm.server.routes.several import interleaved
 from rsllm.server.schemas import ChatRequest, EmbedRequest, GenerateRequest
 from rsllm.server.streaming import EventResponse, JsonResponse, Wire
 
@@ -118,17 +120,25 @@ async def _answer(request: Request, dialect: _Dialect) -> Response:
     services = services_of(request)
     try:
         asked = dialect.request((await read_body(request)).members())
-        native = dialect.read(Body(asked.native))
-        if asked.think_is_optional:
-            native = replace(native, think_is_optional=True)
+        native = [_native(dialect, asked, index) for index in range(asked.copies)]
     except Exception as error:
         return _refusal(request, dialect.error, error)
-    stream = asked.stream and not native.is_empty
-    translator = dialect.stream(asked)
-    wire = Wire(EVENT_STREAM, Event.encode, dialect.error, translator.feed)
-    chunks = dialect.events(services, native, stream=stream)
-    events = _translated(chunks, translator.feed if stream else lambda whole: [dialect.reply(whole, asked)])
+    stream = asked.stream and not native[0].is_empty
+    chunks = [dialect.events(services, one, stream=stream) for one in native]
+    if len(chunks) > 1:
+        events, late = _several(chunks, dialect, asked, stream)
+    else:
+        translator = dialect.stream(asked)
+        translate = translator.feed if stream else lambda whole: [dialect.reply(whole, asked)]
+        events, late = _translated(chunks[0], translate), translator.feed
+    wire = Wire(EVENT_STREAM, Event.encode, dialect.error, late)
     return EventResponse(events, stream=stream, hidden=services.hidden, wire=wire)
+
+
+def _native(dialect: _Dialect, asked: Translated, index: int) -> Any:
+    """The native request, or one of several."""
+    native = dialect.read(Body(asked.native if asked.copies == 1 else numbered(asked.native, index)))
+    return replace(native, think_is_optional=True) if asked.think_is_optional else native
 
 
 async def _translated(chunks: AsyncIterator[Json], translate: Callable[[Json], Any]) -> AsyncIterator[Any]:
@@ -138,6 +148,30 @@ async def _translated(chunks: AsyncIterator[Json], translate: Callable[[Json], A
                 yield event
     finally:
         await chunks.aclose()  # type: ignore[attr-defined]
+
+
+def _several(
+    chunks: list[AsyncIterator[Json]], dialect: _Dialect, asked: Translated, stream: bool
+) -> tuple[AsyncIterator[Any], Callable[[Json], Any]]:
+    """The events of several answers, or the one reply that holds them all; and the events of a late error."""
+    translator = SeveralStream(asked, dialect.stream)
+
+    async def events() -> AsyncIterator[Any]:
+        pairs = interleaved(chunks)
+        whole: dict[int, Json] = {}
+        try:
+            async for index, chunk in pairs:
+                if stream:
+                    for event in translator.feed(index, chunk):
+                        yield event
+                else:
+                    whole[index] = dialect.reply(chunk, asked)
+        finally:
+            await pairs.aclose()  # type: ignore[attr-defined]
+        if not stream:
+            yield merged_replies([whole[index] for index in sorted(whole)])
+
+    return events(), dialect.stream(asked).feed
 
 
 def _refusal(request: Request, shape: Callable[[int, Mapping[str, Any]], Json], error: Exception) -> Response:

@@ -1,0 +1,76 @@
+"""Several answers to one request (`n`), of OpenAI's chat and text completions: one reply, or one stream, of them all.
+
+Each answer is translated as if it were the only one, and then put beside the others. The prompt is counted once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+from rsllm.server.dialects.common import DONE, Event, Json, Translated
+
+__all__ = ["SeveralStream", "merged_replies", "numbered"]
+
+
+class _Stream(Protocol):
+    def feed(self, chunk: Mapping[str, Any]) -> Iterator[Event]: ...
+
+
+def numbered(native: Mapping[str, Any], index: int) -> Json:
+    """The native request for one of the answers: with the same seed they would all be the same."""
+    options = dict(native.get("options") or {})
+    if index and isinstance(options.get("seed"), int):
+        options["seed"] += index
+    return {**native, "options": options}
+
+
+def merged_replies(replies: Sequence[Mapping[str, Any]]) -> Json:
+    """Whole replies as one."""
+    choices = [{**choice, "index": index} for index, reply in enumerate(replies) for choice in reply["choices"]]
+    warnings = list(dict.fromkeys(warning for reply in replies for warning in reply.get("warnings", ())))
+    usage = _sum([reply["usage"] for reply in replies])
+    merged = {**replies[0], "choices": choices, "usage": usage}
+    merged.pop("warnings", None)
+    return merged | ({"warnings": warnings} if warnings else {})
+
+
+class SeveralStream:
+    """Native chunks of several answers, in whatever order they come, as events of one stream."""
+
+    def __init__(self, request: Translated, stream: Callable[[Translated], _Stream]) -> None:
+        self._streams = [stream(request) for _ in range(request.copies)]
+        self._include_usage = request.include_usage
+        self._usages: list[Json] = []
+        self._head: Json = {}
+        self._left = request.copies
+        self._said: set[str] = set()
+
+    def feed(self, index: int, chunk: Mapping[str, Any]) -> Iterator[Event]:
+        """The events of a chunk of one answer; of the last of them all, also the end of the stream."""
+        for event in self._streams[index].feed(chunk):
+            if not isinstance(event.data, dict):
+                continue  # the end of one
+            if event.data.get("choices") == []:
+                self._head = event.data
+                self._usages.append(event.data["usage"])
+                continue
+            yield Event(self._numbered(event.data, index), event.name)
+        if chunk.get("done"):
+            self._left -= 1
+            if not self._left:
+                if self._include_usage:
+                    yield Event({**self._head, "usage": _sum(self._usages)})
+                yield DONE
+
+    def _numbered(self, data: Json, index: int) -> Json:
+        data = {**data, "choices": [{**choice, "index": index} for choice in data.get("choices", ())]}
+        warnings = [warning for warning in data.pop("warnings", ()) if warning not in self._said]
+        self._said.update(warnings)
+        return data | ({"warnings": warnings} if warnings else {})
+
+
+def _sum(usages: Sequence[Mapping[str, Any]]) -> Json:
+    completion = sum(usage["completion_tokens"] for usage in usages)
+    prompt = usages[0]["prompt_tokens"]
+    return {**usages[0], "completion_tokens": completion, "total_tokens": prompt + completion}
