@@ -1,4 +1,4 @@
-"""The server with a real model: over HTTP, by the command line, and by Ollama's own client."""
+"""The server with a real model: over HTTP, and by the command line. Other people's clients are in tests/clients."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ import os
 import socket
 import subprocess
 import sys
-import textwrap
 import time
-import venv
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,13 +18,11 @@ import pytest
 from rsllm.store.manifest import Layer, Manifest, MediaType
 from rsllm.store.name import ModelName
 from rsllm.store.store import Store
-from tests.support import assets
 
 pytestmark = [pytest.mark.real_model, pytest.mark.timeout(180)]
 
 ROOT = Path(__file__).parents[2]
 GREEDY = {"temperature": 0, "num_predict": 12, "num_ctx": 1024}
-OLLAMA_CLIENT = "ollama==0.6.3"
 
 
 @pytest.fixture(scope="module")
@@ -212,49 +208,3 @@ def test_the_command_line_asks_it(server: str, place: dict[str, str]) -> None:
     assert rsllm("ps").stdout.splitlines()[1].startswith("smollm2:latest")
     assert "134.52M" in httpx2.get(f"{server}/api/tags").text
     assert rsllm("stop", "smollm2").returncode == 0
-
-
-def test_ollamas_own_client(server: str, place: dict[str, str]) -> None:
-    script = """
-        import json, ollama
-        options = {"temperature": 0, "num_predict": 8, "num_ctx": 1024}
-        out = {}
-        out["models"] = [model.model for model in ollama.list().models]
-        reply = ollama.chat("smollm2", [{"role": "user", "content": "What is the capital of France?"}], options=options)
-        out["chat"] = reply.message.content
-        chunks = list(ollama.chat("smollm2", [{"role": "user", "content": "hi"}], stream=True, options=options))
-        out["chunks"] = [len(chunks) > 1, chunks[-1].done, chunks[-1].eval_count]
-        out["generate"] = ollama.generate("smollm2", "The capital of France is", raw=True, options=options).response
-        out["show"] = ollama.show("smollm2").modelinfo["general.architecture"]
-        out["running"] = [model.model for model in ollama.ps().models]
-        ollama.copy("smollm2", "alias")
-        ollama.delete("alias")
-        try:
-            ollama.chat("nosuch", [])
-        except ollama.ResponseError as error:
-            out["error"] = [error.status_code, error.error]
-        print(json.dumps(out))
-    """
-    done = subprocess.run(
-        [client_python(), "-c", textwrap.dedent(script)], capture_output=True, text=True, env=place, timeout=120
-    )
-    assert done.returncode == 0, done.stderr
-    out = json.loads(done.stdout)
-    assert out["models"] == out["running"] == ["smollm2:latest"]
-    assert "Paris" in out["chat"] and "Paris" in out["generate"]
-    assert out["chunks"] == [True, True, 8]
-    assert out["show"] == "llama"
-    assert out["error"] == [404, "model 'nosuch:latest' not found"]
-
-
-def client_python() -> str:
-    """The interpreter of an environment with Ollama's client, made once in the cache of the tests."""
-    folder = assets.cache_dir() / f"client-{OLLAMA_CLIENT.replace('==', '-')}"
-    python = folder / "bin" / "python"
-    if not (folder / "complete").exists():
-        venv.create(folder, with_pip=True, clear=True)
-        subprocess.run(
-            [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", OLLAMA_CLIENT], check=True
-        )
-        (folder / "complete").touch()
-    return str(python)

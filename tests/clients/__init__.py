@@ -1,0 +1,1 @@
+"""Other people's clients against a live server with a real model."""
