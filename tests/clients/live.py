@@ -5,6 +5,7 @@ The models are the same weights, so one runner serves them all:
     smollm2   as it is
     tools     a Go template that teaches tools in the Hermes way
     caller    that, and a parameter that lets it say nothing but one of two calls of `get_weather`
+    twice     the same, with both calls
     thinker   a Go template with thinking, and messages to take as an example
     endless   goes on for ever: what runs it must be cancelled
 
@@ -101,7 +102,6 @@ _THINKING_TEMPLATE = """
 {{- end }}
 {{- end }}"""
 
-_CALL = r'<tool_call>\n\{"name": "get_weather", "arguments": \{"city": "(Paris|Rome)"\}\}\n</tool_call>'
 # Enough for the model to go on in this way.
 _THOUGHTS = [
     message
@@ -111,6 +111,11 @@ _THOUGHTS = [
         {"role": "assistant", "thinking": f"The user asks for the capital of {country}.", "content": f"{city}."},
     )
 ]
+
+
+def _call(cities: str) -> str:
+    """A regular expression of a call of `get_weather`."""
+    return rf'<tool_call>\n\{{"name": "get_weather", "arguments": \{{"city": "({cities})"\}}\}}\n</tool_call>'
 
 
 class Live:
@@ -130,7 +135,8 @@ class Live:
         """Make the models that are not there from the beginning."""
         fixed = {"temperature": 0, "stop": _END}
         self.create("tools", **{"from": "smollm2"}, template=_TOOLS_TEMPLATE, parameters=fixed)
-        self.create("caller", **{"from": "tools"}, parameters={"regex": _CALL})
+        self.create("caller", **{"from": "tools"}, parameters={"regex": _call("Paris|Rome")})
+        self.create("twice", **{"from": "tools"}, parameters={"regex": rf"{_call('Paris')}\n{_call('Rome')}"})
         thinking = {"template": _THINKING_TEMPLATE, "messages": _THOUGHTS}
         self.create("thinker", **{"from": "smollm2"}, **thinking, parameters={**fixed, "num_predict": 60})
         self.create("endless", **{"from": "smollm2"}, parameters={"ignore_eos": True, "num_predict": -1})

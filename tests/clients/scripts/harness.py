@@ -24,7 +24,7 @@ URL = f"http://{HOST}"
 REGISTRY = os.environ.get("RSLLM_TEST_REGISTRY", "")
 MODEL = "smollm2"
 # The same weights with other templates and parameters; `tests.clients.live` says which.
-TOOLS, CALLER, THINKER, ENDLESS = "tools", "caller", "thinker", "endless"
+TOOLS, CALLER, TWICE, THINKER, ENDLESS = "tools", "caller", "twice", "thinker", "endless"
 
 QUESTION = "What is the capital of France?"
 ANSWER = "Paris"

@@ -14,6 +14,7 @@ from harness import (
     THINKER,
     TOO_LONG,
     TOOLS,
+    TWICE,
     URL,
     cancelling,
     main,
@@ -110,6 +111,8 @@ def case_tools() -> None:
     said = [*SUNNY, {"role": "assistant", "content": reply.content}, {"role": "user", "content": [result]}]
     answer = client.messages.create(model=TOOLS, messages=said, max_tokens=12, tools=[WEATHER], **COLD)
     assert answer.content[0].type == "text" and answer.content[0].text
+    both = client.messages.create(model=TWICE, messages=SUNNY, max_tokens=120, tools=[WEATHER]).content
+    assert [(block.type, block.input["city"]) for block in both] == [("tool_use", "Paris"), ("tool_use", "Rome")]
 
 
 def case_tools_stream() -> None:

@@ -19,6 +19,7 @@ from harness import (
     THINKER,
     TOO_LONG,
     TOOLS,
+    TWICE,
     cancelling,
     main,
     raises,
@@ -297,6 +298,8 @@ def case_tools_stream() -> None:
     calls = [call for part in parts for call in part.message.tool_calls or []]
     assert [call.function.name for call in calls] == ["get_weather"]
     assert "".join(part.message.content or "" for part in parts).strip() == ""
+    both = ollama.chat(TWICE, said, tools=[get_weather]).message.tool_calls
+    assert [call.function.arguments["city"] for call in both] == ["Paris", "Rome"]
     with raises(ResponseError) as caught:
         ollama.chat(MODEL, said, tools=[get_weather])
     assert caught.error.status_code == 400 and "does not support tools" in caught.error.error, caught.error

@@ -14,6 +14,7 @@ from harness import (
     THINKER,
     TOO_LONG,
     TOOLS,
+    TWICE,
     URL,
     cancelling,
     main,
@@ -145,6 +146,18 @@ def _first_id(token: str) -> int:
     return int(reply["context"][-2])
 
 
+def case_several_choices() -> None:
+    reply = chat.create(**{**GREEDY, "temperature": 1.2, "max_tokens": 8}, n=2, seed=5)
+    assert [choice.index for choice in reply.choices] == [0, 1]
+    assert reply.choices[0].message.content != reply.choices[1].message.content
+    assert reply.usage.completion_tokens <= 16
+    streamed: dict[int, str] = {0: "", 1: ""}
+    for chunk in chat.create(**{**GREEDY, "max_tokens": 8}, n=2, stream=True):
+        for choice in chunk.choices:
+            streamed[choice.index] += choice.delta.content or ""
+    assert streamed[0] == streamed[1] == chat.create(**{**GREEDY, "max_tokens": 8}).choices[0].message.content
+
+
 def case_logprobs() -> None:
     choice = chat.create(**GREEDY, logprobs=True, top_logprobs=3).choices[0]
     assert "".join(entry.token for entry in choice.logprobs.content).strip() == choice.message.content.strip()
@@ -247,6 +260,20 @@ def case_tools_stream() -> None:
             pass
     [call] = stream.get_final_completion().choices[0].message.tool_calls
     assert call.function.name == "get_weather"
+
+
+def case_parallel_tools() -> None:
+    message = chat.create(model=TWICE, messages=SUNNY, tools=[WEATHER]).choices[0].message
+    assert [call.function.name for call in message.tool_calls] == ["get_weather"] * 2
+    assert len({call.id for call in message.tool_calls}) == 2
+    with chat.stream(model=TWICE, messages=SUNNY, tools=[WEATHER]) as stream:
+        for _ in stream:
+            pass
+    streamed = stream.get_final_completion().choices[0].message.tool_calls
+    assert [json.loads(call.function.arguments)["city"] for call in streamed] == ["Paris", "Rome"]
+    results = [{"role": "tool", "tool_call_id": call.id, "content": "sunny"} for call in message.tool_calls]
+    said = [*SUNNY, message.to_dict(), *results]
+    assert chat.create(model=TOOLS, messages=said, tools=[WEATHER], max_tokens=8).choices[0].message.content
 
 
 def case_tool_choice() -> None:
