@@ -51,12 +51,14 @@ class Config:
     `OLLAMA_MAX_QUEUE`         requests that may wait
     `OLLAMA_NUM_PARALLEL`      requests that run at once in a model; unset or 0 = as many as memory has pages for
     `OLLAMA_HOST`              where the server listens and clients ask: `[scheme://][host][:port][/path]`
-    `OLLAMA_GO_TEMPLATE`       which of two templates makes a model's prompts: true its Go template (TEMPLATE), false its
-                               file's own; unset = the abler one
+    `OLLAMA_GO_TEMPLATE`       which of two templates makes a model's prompts: true its Go template (TEMPLATE), false
+                               its file's own; unset = the abler one
     `OLLAMA_ORIGINS`           comma list of browser origins that may ask, beside those of this machine
     `RSLLM_API_KEY`            key that the server asks for and the command line sends
     `RSLLM_ALLOW_PUBLIC`       the server may listen beyond this machine without a key
     `RSLLM_MAX_BODY`           most bytes of a request that is no blob (default 64 MiB), as `RSLLM_RUNNER_MEMORY`
+    `RSLLM_REQUEST_TIMEOUT`    how long a request may keep a model busy, waiting included (default: for ever)
+    `RSLLM_CLIENT_TIMEOUT`     how long a client may stall in its request or in reading the reply (default 1m)
     `RSLLM_SERVER`             when no server answers, commands start one that ends when idle (`auto`), one that stays
                                (`keep`), or none (`never`)
     `RSLLM_SERVER_IDLE`        how long such a server stays with nothing loaded and nothing to do (default 10m)
@@ -76,6 +78,8 @@ class Config:
     api_key: str | None = None
     allow_public: bool = False
     max_body_bytes: int = 64 << 20
+    request_seconds: float | None = None
+    client_seconds: float = 60.0
     server: str = "auto"
     server_idle_seconds: float = 600.0
     go_template: bool | None = None
@@ -121,6 +125,8 @@ class Config:
             api_key=text("RSLLM_API_KEY") or None,
             allow_public=_flag(text("RSLLM_ALLOW_PUBLIC")),
             max_body_bytes=_bytes("RSLLM_MAX_BODY", text("RSLLM_MAX_BODY")) or 64 << 20,
+            request_seconds=_limit(_seconds("RSLLM_REQUEST_TIMEOUT", text("RSLLM_REQUEST_TIMEOUT"), math.inf)),
+            client_seconds=_seconds("RSLLM_CLIENT_TIMEOUT", text("RSLLM_CLIENT_TIMEOUT"), 60.0) or math.inf,
             server=_choice("RSLLM_SERVER", text("RSLLM_SERVER"), ("auto", "keep", "never")),
             server_idle_seconds=_seconds("RSLLM_SERVER_IDLE", text("RSLLM_SERVER_IDLE"), 600.0),
             log_format=_choice("RSLLM_LOG_FORMAT", text("RSLLM_LOG_FORMAT"), ("text", "json")),

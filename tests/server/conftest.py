@@ -46,7 +46,9 @@ class Bench:
         self.metadata: dict[str, Mapping[str, Any]] = {}
         environment = {"HOME": str(root), "OLLAMA_MODELS": str(root / "models"), **settings.pop("environment", {})}
         self.config = Config.from_environment(environment)
-        self.pool = RunnerPool(Settings(**settings), command=COMMAND, available_bytes=lambda: 10**12)
+        seconds = self.config.request_seconds
+        rules = Settings(**settings)
+        self.pool = RunnerPool(rules, command=COMMAND, available_bytes=lambda: 10**12, request_seconds=seconds)
         self.services = Services(self.config, Models(self.store, self._metadata), self.pool)
         self.app = create_app(self.services)
 

@@ -98,9 +98,11 @@ class RunnerPool:
         command: Sequence[str] = WORKER_COMMAND,
         available_bytes: Callable[[], int | None] = lambda: memory().get("available"),
         warm: bool = False,
+        request_seconds: float | None = None,
     ) -> None:
         self.observer: Observer | None = None
         """Told of each request from now on."""
+        self._request_seconds = request_seconds
         self._defaults = defaults or RunnerOptions()
         self._warm = warm
         self._effects = _Effects(limits or Limits(), tuple(command), available_bytes)
@@ -125,7 +127,8 @@ class RunnerPool:
         )
         defaults = RunnerOptions(kv_type=config.kv_type, isa=config.isa, max_sequences=parallel)
         limits = Limits(load_seconds=config.load_timeout_seconds, memory_bytes=config.runner_memory_bytes)
-        return cls(settings, **{"defaults": defaults, "limits": limits, **arguments})
+        given = {"defaults": defaults, "limits": limits, "request_seconds": config.request_seconds}
+        return cls(settings, **{**given, **arguments})
 
     @contextlib.asynccontextmanager
     async def use(
@@ -139,11 +142,12 @@ class RunnerPool:
     ) -> AsyncIterator[Lease]:
         """Hold a model for as long as the block lasts; it is loaded first if need be.
 
-        `keep_alive` (seconds, see `policy.parse_keep_alive`) counts from the end of the block, `timeout` from now until
-        the end of all that is done with the lease. Raises `QueueFullError`, `MemoryPlanError`, `RequestTimeoutError`,
-        and what loading raises: the core's own errors, `RunnerCrashedError`, `RunnerTimeoutError`.
+        `keep_alive` (seconds, see `policy.parse_keep_alive`) counts from the end of the block, `timeout` (the pool's
+        own unless given) from now until the end of all that is done with the lease. Raises `QueueFullError`,
+        `MemoryPlanError`, `RequestTimeoutError`, and what loading raises: the core's own errors, `RunnerCrashedError`,
+        `RunnerTimeoutError`.
         """
-        deadline, observer = _Deadline(timeout), self.observer
+        deadline, observer = _Deadline(self._request_seconds if timeout is None else timeout), self.observer
         spec = self._spec(path, name, options)
         if observer is not None:
             observer.asked(spec.name)

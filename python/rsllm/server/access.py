@@ -18,7 +18,7 @@ import re
 import secrets
 import socket
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -26,7 +26,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rsllm.server import trace as tracing
-from rsllm.server.errors import ApiError
+from rsllm.server.errors import ApiError, answer
 from rsllm.server.metrics import Figures
 from rsllm.server.routes import health
 from rsllm.server.service import Services
@@ -98,7 +98,8 @@ class Rules:
         given = headers.get("authorization", "")
         scheme, _, token = given.partition(" ")
         key = token.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "")
-        return hmac.compare_digest(key.encode(), self.api_key.encode())
+        # Headers are bytes, which arrive as the letters that have the same numbers.
+        return hmac.compare_digest(key.encode("latin-1", "replace"), self.api_key.encode())
 
 
 class Access:
@@ -171,6 +172,7 @@ class Access:
                 401,
                 "the API key is missing or wrong",
                 "send it as `Authorization: Bearer …`; clients of ours read RSLLM_API_KEY",
+                {"www-authenticate": "Bearer"},
             )
         return None
 
@@ -185,8 +187,9 @@ class Access:
             sent["access-control-max-age"] = str(_MAX_AGE_SECONDS)
 
 
-def _refuse(status: int, reason: str, hint: str) -> JsonResponse:
-    return JsonResponse.of_error(ApiError(status, reason, hint=hint))
+def _refuse(status: int, reason: str, hint: str, headers: Mapping[str, str] | None = None) -> JsonResponse:
+    told = answer(ApiError(status, reason, hint=hint))
+    return JsonResponse(told.body, told.status, headers)
 
 
 def _is_own(origin: str, host: str) -> bool:

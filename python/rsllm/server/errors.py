@@ -8,7 +8,12 @@ own failures.
 
 from __future__ import annotations
 
+import functools
 import logging
+import os
+import re
+import sys
+import tempfile
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,10 +90,10 @@ def answer(error: BaseException, *, hidden: str | None = None) -> Answer:
         text = f"internal error: {type(error).__name__}"
     if status >= 500 and isinstance(error, RsllmError):
         log.error("%s: %s", type(error).__name__, error)
-    body: dict[str, Any] = {"error": _without(text, hidden)}
+    body: dict[str, Any] = {"error": without_folders(text, hidden)}
     if isinstance(error, RsllmError):
         if error.hint:
-            body["hint"] = _without(error.hint, hidden)
+            body["hint"] = without_folders(error.hint, hidden)
         if not isinstance(error, ApiError):
             body["kind"] = type(error).__name__
     if isinstance(error, rsllm_errors.ContextLengthError):
@@ -99,5 +104,24 @@ def answer(error: BaseException, *, hidden: str | None = None) -> Answer:
     return Answer(status, body, {} if retry is None else {"retry-after": str(retry)})
 
 
-def _without(text: str, folder: str | None) -> str:
-    return text.replace(folder.rstrip("/") + "/", "") if folder else text
+def without_folders(text: str, hidden: str | None) -> str:
+    """The text without the folders of this machine in it: the hidden one, the user's, Python's, where we lie.
+
+    >>> without_folders("/store/blobs/x is cut short", "/store")
+    'blobs/x is cut short'
+    """
+    folders = {*_private_folders(), *((hidden, os.path.realpath(hidden)) if hidden else ())}
+    for folder in sorted(folders, key=len, reverse=True):
+        folder = folder.rstrip("/") + "/"
+        if folder != "/" and folder in text:
+            # Not the middle of a longer path, nor of an address.
+            text = re.sub(rf"(?<![\w/.:-]){re.escape(folder)}", "", text)
+    return text
+
+
+@functools.cache
+def _private_folders() -> frozenset[str]:
+    import rsllm
+
+    package = os.path.dirname(os.path.dirname(rsllm.__file__))
+    return frozenset({package, sys.prefix, sys.base_prefix, tempfile.gettempdir(), os.path.expanduser("~")})

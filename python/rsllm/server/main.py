@@ -24,6 +24,7 @@ from rsllm.errors import OptionError, RsllmError
 from rsllm.runner.pool import RunnerPool
 from rsllm.server.access import Rules
 from rsllm.server.app import create_app
+from rsllm.server.connection import Connection
 from rsllm.server.logs import logging_to
 from rsllm.server.models import Models
 from rsllm.server.service import Services
@@ -35,6 +36,7 @@ log = logging.getLogger("rsllm.server")
 
 DRAIN_SECONDS = 10
 _POLL_SECONDS = 1.0
+_TICKS_A_SECOND = 10  # of uvicorn's main loop
 
 
 def serve(
@@ -99,6 +101,7 @@ def server_settings(app: Any, host: str, port: int, *, drain_seconds: int = DRAI
         timeout_graceful_shutdown=drain_seconds,
         server_header=False,
         ws="none",
+        http=Connection,
     )
 
 
@@ -121,6 +124,14 @@ class Server(uvicorn.Server):
     async def shutdown(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
         self._services.draining = True
         await super().shutdown(sockets)  # type: ignore[arg-type]
+
+    async def on_tick(self, counter: int) -> bool:
+        if counter % _TICKS_A_SECOND == 0:
+            now, seconds = asyncio.get_running_loop().time(), self._services.config.client_seconds
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, Connection):
+                    connection.end_if_stalled(now, seconds)
+        return await super().on_tick(counter)
 
     async def _end_when_idle(self, seconds: float) -> None:
         idle_since = time.monotonic()
