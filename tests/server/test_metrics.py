@@ -59,6 +59,8 @@ async def test_everything_is_there_after_an_answer(client: httpx2.AsyncClient) -
     assert of(found, "rsllm_requests_waiting") == 0
     assert of(found, "rsllm_requests_active") == 1
     assert of(found, "rsllm_ready") == 1
+    assert of(found, "rsllm_tasks") >= 1
+    assert of(found, "rsllm_model_requests", **tiny) == 0
     assert of(found, "rsllm_loads_total") == 1
     assert of(found, "rsllm_runner_cpu_seconds_total", **tiny) > 0
     assert of(found, "rsllm_runner_memory_bytes", **tiny, kind="resident") > 1 << 20

@@ -51,6 +51,8 @@ class Snapshot:
     active: int
     """Requests that are being answered."""
     ready: bool
+    tasks: int
+    """Of the event loop."""
 
 
 def exposition(snapshot: Snapshot, accept: str) -> tuple[bytes, str]:
@@ -73,6 +75,7 @@ def exposition(snapshot: Snapshot, accept: str) -> tuple[bytes, str]:
 def _families(snapshot: Snapshot) -> Iterator[Metric]:
     yield _gauge("rsllm_build_info", "The version of rsllm.", ["version"], {(snapshot.version,): 1})
     yield _gauge("rsllm_ready", "Whether the server takes requests.", [], {(): int(snapshot.ready)})
+    yield _gauge("rsllm_tasks", "Tasks of the server's event loop.", [], {(): snapshot.tasks})
     yield from _requests(snapshot)
     yield from _tokens(snapshot)
     yield from _pool(snapshot)
@@ -116,9 +119,13 @@ def _pool(snapshot: Snapshot) -> Iterator[Metric]:
     yield _histogram("rsllm_wait_seconds", "Waiting for models and for places.", [], {(): waits})
     for name, text in _COUNTS.items():
         yield _counter(f"rsllm_{name}", text, [], {(): getattr(pool.counts, name)})
-    for name, text in (("running", "Requests that a model computes."), ("queued", "Requests that wait for a place.")):
-        values = {(status.name,): getattr(status, name) for status in snapshot.models}
-        yield _gauge(f"rsllm_model_requests_{name}", text, ["model"], values)
+    for attribute, name, text in (
+        ("requests", "rsllm_model_requests", "Requests that hold a model."),
+        ("running", "rsllm_model_requests_running", "Those of them that it computes."),
+        ("queued", "rsllm_model_requests_queued", "Those of them that wait for a place."),
+    ):
+        values = {(status.name,): getattr(status, attribute) for status in snapshot.models}
+        yield _gauge(name, text, ["model"], values)
     phases = {(status.name, status.phase.value): 1 for status in snapshot.models}
     yield _gauge("rsllm_model_phase", "Where a model is: the phase that it is in.", ["model", "phase"], phases)
 

@@ -50,6 +50,7 @@ async def metrics(request: Request) -> Response:
         runners=runners,
         active=services.active,
         ready=unready(services) is None,
+        tasks=len(asyncio.all_tasks()),
     )
     text, content_type = exposition(snapshot, request.headers.get("accept", ""))
     return Response(text, headers={"content-type": content_type})
