@@ -56,6 +56,7 @@ def _routes() -> list[Route]:
         _route("GET", "/healthz", health.health),
         _route("GET", "/readyz", health.ready),
         _route("GET", "/metrics", health.metrics),
+        _route("GET", "/openapi.json", _openapi),
         _route("GET", "/api/version", _version),
         _route("POST", "/api/generate", inference.generate),
         _route("POST", "/api/chat", inference.chat),
@@ -97,6 +98,13 @@ def _route(method: str, path: str, handler: Handler) -> Route:
 
 async def _alive(request: Request) -> Response:
     return PlainTextResponse("Ollama is running")
+
+
+async def _openapi(request: Request) -> Response:
+    import rsllm
+    from rsllm.server import openapi
+
+    return JsonResponse(openapi.document(rsllm.__version__))
 
 
 async def _version(request: Request) -> Response:

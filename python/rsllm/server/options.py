@@ -18,7 +18,7 @@ from rsllm.runner import policy
 from rsllm.runner.policy import RunnerOptions
 from rsllm.server.errors import ApiError
 
-__all__ = ["Options", "read"]
+__all__ = ["LOADING", "SAMPLING", "Options", "read"]
 
 log = logging.getLogger("rsllm.server")
 
@@ -70,11 +70,11 @@ def read(
     warnings: list[str] = []
     num_keep = DEFAULT_NUM_KEEP
     for name, value in given.items():
-        if name in _SAMPLING:
-            ours, convert = _SAMPLING[name]
+        if name in SAMPLING:
+            ours, convert = SAMPLING[name]
             sampling[ours] = convert(name, value)
-        elif name in _LOADING:
-            loading[name] = _LOADING[name](name, value)
+        elif name in LOADING:
+            loading[name] = LOADING[name](name, value)
         elif name == "num_keep":
             num_keep = max(0, _integer(name, value))
         elif name == "num_gpu":
@@ -110,7 +110,7 @@ def _validated(sampling: dict[str, Any]) -> dict[str, Any]:
         return validate(sampling)
     except OptionError as error:
         # The name by which the client knows it.
-        theirs = {ours: name for name, (ours, _) in _SAMPLING.items() if ours != name}
+        theirs = {ours: name for name, (ours, _) in SAMPLING.items() if ours != name}
         name = error.name or ""
         if name == "schema":
             raise ApiError(400, f"invalid format: {error}") from None
@@ -174,7 +174,7 @@ def _biases(name: str, value: Any) -> dict[int | str, Any]:
     return {int(key) if key.isascii() and key.isdecimal() else key: bias for key, bias in value.items()}
 
 
-_SAMPLING: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
+SAMPLING: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
     "num_predict": ("max_tokens", _or_none),
     "max_tokens": ("max_tokens", _or_none),
     "seed": ("seed", _or_none),
@@ -192,4 +192,4 @@ _SAMPLING: dict[str, tuple[str, Callable[[str, Any], Any]]] = {
         if isinstance(option.default, float)
     },
 }  # fmt: skip
-_LOADING: dict[str, Callable[[str, Any], Any]] = {"num_ctx": _integer, "num_thread": _integer, "use_mmap": _flag}
+LOADING: dict[str, Callable[[str, Any], Any]] = {"num_ctx": _integer, "num_thread": _integer, "use_mmap": _flag}
