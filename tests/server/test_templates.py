@@ -187,3 +187,19 @@ async def test_old_thoughts_are_not_shown_again(client: httpx2.AsyncClient, benc
 def test_nothing_to_choose_from() -> None:
     chosen = choose(Sources())
     assert chosen.template is None and chosen.error is None
+
+
+async def test_an_answer_that_has_begun_is_continued(client: httpx2.AsyncClient, bench: Bench) -> None:
+    messages = [*HI, {"role": "assistant", "content": ' Once "upon" <|im_end|> '}]
+    expected = '<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n Once "upon" <|im_end|>'
+    assert await rendered(client, "chat", messages=messages) == expected
+    # A call is no beginning, and Go templates close what was said, as in Ollama.
+    call = {"role": "assistant", "content": "x", "tool_calls": [{"function": {"name": "f"}}]}
+    assert (await rendered(client, "chat", messages=[*HI, call])).endswith("assistant\n")
+    with_go(bench, MODERN)
+    assert await rendered(client, "chat", messages=[*HI, {"role": "assistant", "content": "x"}]) == (
+        "<user>hi<assistant>x<assistant>"
+    )
+    bench.add(metadata={**METADATA, "tokenizer.chat_template": "{{ messages[0].content }}"})
+    response = await client.post("/api/chat", json={"model": "tiny", "messages": messages})
+    assert response.status_code == 400 and "does not show it as it is" in response.json()["error"]

@@ -85,19 +85,14 @@ class PromptTemplate:
         if isinstance(template, GoChatTemplate):
             kept = _without_thoughts(messages) if self._strips_thoughts else messages
             return template.render(kept, tools=tools, think=think)
-        source = template.source
-        options: dict[str, Any] = {"tools": list(tools) or None, "variables": jinja_variables(source, think, tools)}
-        try:
-            return template.render(jinja_messages(source, messages), **options)
-        except TemplateError:
-            if not any(message.get("tool_calls") for message in messages):
-                raise
-            # A few templates want the arguments of calls as JSON texts. Where that is no help either, the first counts.
-            try:
-                return template.render(jinja_messages(source, messages, arguments_as_text=True), **options)
-            except TemplateError:
-                pass
-            raise
+        begun = _begun_answer(messages)
+        options: dict[str, Any] = {
+            "tools": list(tools) or None,
+            "variables": jinja_variables(template.source, think, tools),
+            "add_generation_prompt": not begun,
+        }
+        parts = _rendered(template, messages, options)
+        return _cut_behind(parts, begun) if begun else parts
 
     def render_gap(self, prompt: str, suffix: str) -> list[Part]:
         """The prompt for the text between two others; for templates that have `has_suffix`."""
@@ -180,6 +175,45 @@ def known_stops(source: str) -> tuple[str, ...]:
     """
     fitting = [stops for stops in STOP_STRINGS.values() if all(text in source for text in stops)]
     return max(fitting, key=lambda stops: sum(map(len, stops)), default=())
+
+
+def _rendered(template: ChatTemplate, messages: Sequence[Message], options: Mapping[str, Any]) -> list[Part]:
+    source = template.source
+    try:
+        return template.render(jinja_messages(source, messages), **options)
+    except TemplateError:
+        if not any(message.get("tool_calls") for message in messages):
+            raise
+        # A few templates want the arguments of calls as JSON texts. Where that is no help, the first error counts.
+        try:
+            return template.render(jinja_messages(source, messages, arguments_as_text=True), **options)
+        except TemplateError:
+            pass
+        raise
+
+
+def _begun_answer(messages: Sequence[Message]) -> str:
+    """The answer that the last message has begun, and that is to be continued in its place; mostly there is none."""
+    last = messages[-1] if messages else {}
+    if last.get("role") != "assistant" or last.get("tool_calls"):
+        return ""
+    return str(last.get("content") or "").strip()
+
+
+def _cut_behind(parts: Sequence[Part], text: str) -> list[Part]:
+    """The parts up to the last place where `text` stands; raises `TemplateError` where it does not."""
+    left = "".join(part for part, _ in parts).rfind(text) + len(text)
+    if left < len(text):
+        raise TemplateError(
+            "the last message is an answer to be continued, and the model's template does not show it as it is",
+            hint="end with a message of the user",
+        )
+    found = []
+    for part, trusted in parts:
+        if left > 0:
+            found.append((part[:left], trusted))
+        left -= len(part)
+    return found
 
 
 def _without_thoughts(messages: Sequence[Message]) -> list[Message]:
