@@ -104,3 +104,17 @@ def test_a_model_without_a_template_has_no_chat(model: rsllm.Model, core: Any) -
         model.chat()
     assert caught.value.hint is not None
     assert "--raw" in caught.value.hint
+
+
+def test_thoughts_and_calls_are_told_from_the_answer(model: rsllm.Model, core: Any) -> None:
+    core.behaviour.template = (
+        core.CHATML + "{% if add_generation_prompt %}<think>\n{% endif %}{# </think><tool_call> #}"
+    )
+    core.behaviour.script = ["Hm", "</think>", "Yes. ", '<tool_call>{"name": ', '"clock"}', "</tool_call>"]
+    chat = model.chat(tools=[{"type": "function", "function": {"name": "clock"}}])
+    stream = chat.stream("hi")
+    parser = chat.parser()
+    parts = [part for piece in stream for part in parser.feed(piece)] + parser.finish()
+    assert [(part.kind, part.text) for part in parts if part.text] == [("thinking", "Hm"), ("content", "Yes. ")]
+    [call] = [call for part in parts for call in part.calls]
+    assert (call.name, call.arguments) == ("clock", {})

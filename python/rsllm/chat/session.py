@@ -10,6 +10,7 @@ from rsllm.options import GenerateOptions, validate
 from rsllm.streams import AsyncTokenStream, Reply, Stats, TokenStream
 
 if TYPE_CHECKING:
+    from rsllm.chat.parsers import OutputParser
     from rsllm.model import Model
 
 __all__ = ["Chat"]
@@ -38,6 +39,7 @@ class Chat:
         self.variables = dict(variables or {})
         self.messages: list[dict[str, Any]] = []
         self._template = model._template(self._template_name())
+        self._prompt = ""
 
     def stream(self, message: str | Iterable[Message], **options: Unpack[GenerateOptions]) -> TokenStream:
         """Say something and stream the answer.
@@ -73,12 +75,28 @@ class Chat:
         """The prompt that `stream(message)` would send, as text."""
         return "".join(text for text, _ in self._render(_as_messages(message)))
 
+    def parser(self) -> OutputParser:
+        """A parser of the answer that was asked for last, which tells thoughts and calls of `tools` from its text.
+
+        >>> stream = chat.stream("What is 2 + 2?")
+        >>> parser = chat.parser()
+        >>> for piece in stream:
+        ...     for part in parser.feed(piece):
+        ...         print(part.kind, part.text, part.calls)
+        >>> rest = parser.finish()
+        """
+        from rsllm.chat.parsers import choose_parser
+
+        return choose_parser(self._template.source, self.tools or ()).start(prompt=self._prompt)
+
     def clear(self) -> None:
         """Forget the history; the system message stays."""
         self.messages.clear()
 
     def _ids(self, new: list[dict[str, Any]]) -> list[int]:
-        return self._model._chat_ids(self._render(new))
+        parts = self._render(new)
+        self._prompt = "".join(text for text, _ in parts)
+        return self._model._chat_ids(parts)
 
     def _render(self, new: list[dict[str, Any]]) -> list[tuple[str, bool]]:
         system = [{"role": "system", "content": self.system}] if self.system is not None else []
