@@ -54,6 +54,7 @@ def dequantize(data: bytes | bytearray | memoryview | NDArray[numpy.uint8], type
 def quantize(array: ArrayLike, type_name: str) -> NDArray[numpy.uint8]:
     """Numbers as packed blocks of `type_name`; the last axis must be a whole number of blocks.
 
+    >>> import numpy
     >>> quantize(numpy.zeros((2, 64)), "Q8_0").shape
     (2, 68)
     """
