@@ -1,22 +1,16 @@
-"""The conversation on a terminal, with scripted lines and once on a real pseudo-terminal."""
+"""The conversation, with scripted lines in place of a terminal (`test_repl_terminal` has one)."""
 
 from __future__ import annotations
 
-import os
-import pty
-import subprocess
-import sys
-import textwrap
-import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import rsllm
 from rsllm.cli.repl import Repl
-from rsllm.cli.sessions import LocalSession, Settings
+from rsllm.cli.sessions import LocalSession
+from rsllm.cli.settings import Settings
 from tests.unit.fake_core import WHOLE
 
 Talk = Callable[..., str]
@@ -140,62 +134,3 @@ def test_an_error_keeps_the_session(talk: Talk) -> None:
 def test_raw_sends_what_was_typed(talk: Talk, core: Any) -> None:
     talk("hi", "/set system x", raw=True)
     assert prompts(core) == ["hi"]
-
-
-def test_on_a_terminal_with_history_and_ctrl_c(tmp_path: Path) -> None:
-    script = textwrap.dedent(
-        f"""
-        import rsllm.model
-        from tests.unit import fake_core
-        rsllm.model._core = fake_core
-        fake_core.behaviour.endless, fake_core.behaviour.delay = True, 0.02
-        path = {str(tmp_path / "model.gguf")!r}
-        open(path, "wb").close()
-        from rsllm.cli.main import cli
-        cli(["run", path])
-        """
-    )
-    history = tmp_path / "state" / "history"
-    parent, child = pty.openpty()
-    process = subprocess.Popen(
-        [sys.executable, "-c", script],
-        stdin=child,
-        stdout=child,
-        stderr=child,
-        env={**os.environ, "RSLLM_HISTORY": str(history), "TERM": "dumb"},
-        start_new_session=True,
-        cwd=Path(__file__).parents[2],
-        preexec_fn=lambda: _control(0),
-    )
-    os.close(child)
-    output = b""
-
-    def until(text: bytes) -> None:
-        nonlocal output
-        deadline = time.monotonic() + 20
-        while text not in output:
-            assert time.monotonic() < deadline, output
-            output += os.read(parent, 4096)
-        output = output.split(text, 1)[1]
-
-    try:
-        until(b">>> ")
-        os.write(parent, b"hello there\n")
-        until(b"Hello, ")
-        os.write(parent, b"\x03")  # Ctrl-C stops the answer, not the program
-        until(b">>> ")
-        os.write(parent, b"/bye\n")
-        assert process.wait(20) == 0
-    finally:
-        process.kill()
-        process.wait()
-        os.close(parent)
-    assert "hello there" in history.read_text()
-    assert history.stat().st_mode & 0o077 == 0
-
-
-def _control(descriptor: int) -> None:
-    import fcntl
-    import termios
-
-    fcntl.ioctl(descriptor, termios.TIOCSCTTY, 0)

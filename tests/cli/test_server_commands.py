@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import json
 import os
@@ -16,7 +17,9 @@ from click.testing import Result
 
 from rsllm.cli.ondemand import connect
 from rsllm.cli.repl import Repl
-from rsllm.cli.sessions import ServerSession, Settings
+from rsllm.cli.sessions import ServerSession
+from rsllm.cli.settings import Settings
+from rsllm.client import Client
 from rsllm.config import config
 from rsllm.errors import DownloadError
 from rsllm.store.manifest import MediaType
@@ -217,13 +220,32 @@ def test_a_model_that_only_embeds_prints_its_vector(server: Bench, rsllm_command
     assert (result.exit_code, json.loads(result.stdout)) == (0, [0.0, 0.0])
 
 
-def test_pictures_in_a_prompt_are_refused(rsllm_command: Run, server: Bench, tmp_path: Path) -> None:
+def test_pictures_are_sent_to_models_that_see(
+    rsllm_command: Run, server: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[str, Any]] = []
+    able = ["completion"]
+
+    def generate(self: Client, request: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        asked.append(request)
+        yield {"response": "a cat", "done": True}
+
+    monkeypatch.setattr(Client, "generate", generate)
+    monkeypatch.setattr(Client, "show", lambda self, model: {"capabilities": able})
     picture = tmp_path / "a b.png"
-    picture.write_bytes(b"x")
-    result = rsllm_command("run", "tiny", "what is " + str(picture).replace(" ", r"\ "), stdin="")
-    assert result.exit_code == 2
-    assert f"images and sounds are not supported yet: {picture}" in result.stderr
+    picture.write_bytes(b"\x89PNG\r\n\x1a\n and so on")
+    prompt = "what is " + str(picture).replace(" ", r"\ ")
+    blind = rsllm_command("run", "tiny", prompt, stdin="")
+    assert (blind.exit_code, blind.stdout, asked) == (2, "", [])
+    assert blind.stderr.startswith(f"Error: the model cannot look at images: {picture}\n")
+    able.append("vision")
+    seen = rsllm_command("run", "tiny", prompt, stdin="piped /etc/passwd.png")
+    assert (seen.exit_code, seen.stdout, seen.stderr) == (0, "a cat\n", f"Added image '{picture}'\n")
+    (request,) = asked
+    assert request["prompt"] == "piped /etc/passwd.png what is"
+    assert [base64.b64decode(image) for image in request["images"]] == [picture.read_bytes()]
     assert rsllm_command("run", "tiny", "what is /no/such.png", stdin="").exit_code == 0
+    assert "images" not in asked[-1]
 
 
 @pytest.mark.parametrize("command", ["pull", "push"])

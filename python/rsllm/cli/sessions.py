@@ -6,32 +6,23 @@ are kept under this package's names; a server is asked under Ollama's.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import click
 
-from rsllm.cli.common import LOAD_OPTIONS, format_duration
+from rsllm.cli import media
+from rsllm.cli.common import LOAD_OPTIONS
+from rsllm.cli.settings import LOADING, Settings, request_options, set_option
+from rsllm.cli.timings import local_timings, server_timings
 from rsllm.errors import OptionError, RsllmError
-from rsllm.options import OPTIONS, parse_option
 
 if TYPE_CHECKING:
     from rsllm.client import Client
     from rsllm.model import Model
-    from rsllm.streams import Stats, TokenStream
+    from rsllm.streams import TokenStream
 
-__all__ = [
-    "Chunk",
-    "LocalSession",
-    "ServerSession",
-    "Session",
-    "Settings",
-    "parse_format",
-    "parse_think",
-    "request_options",
-]
+__all__ = ["Chunk", "LocalSession", "ServerSession", "Session", "joined"]
 
 _NOTHING = {
     "license": "No license was specified for this model.",
@@ -52,22 +43,6 @@ class Chunk(str):
         return chunk
 
 
-@dataclass
-class Settings:
-    """What a person can set for a conversation."""
-
-    system: str | None = None
-    options: dict[str, Any] = field(default_factory=dict)
-    """By this package's names, as `parse_option` returns them."""
-    loading: dict[str, Any] = field(default_factory=dict)
-    """`num_ctx`, `num_thread`, `use_mmap`."""
-    format: Any = None
-    """`None`, "json" or a schema."""
-    think: bool | str | None = None
-    keep_alive: Any = None
-    raw: bool = False
-
-
 class Session(Protocol):
     """A model to talk to. `timings` and `notes` tell of the last answer, once it has come."""
 
@@ -78,7 +53,7 @@ class Session(Protocol):
     @property
     def notes(self) -> list[str]: ...
     def preload(self) -> None: ...
-    def complete(self, prompt: str) -> Iterator[Chunk]: ...
+    def complete(self, prompt: str, *, piped: str = "") -> Iterator[Chunk]: ...
     def answer(self, message: str) -> Iterator[Chunk]: ...
     def clear(self) -> None: ...
     def set_parameter(self, name: str, text: str) -> None: ...
@@ -102,12 +77,17 @@ class LocalSession:
     def preload(self) -> None:
         """It is loaded already."""
 
-    def complete(self, prompt: str) -> Iterator[Chunk]:
-        """The answer to one prompt."""
-        return self.answer(prompt)
+    def complete(self, prompt: str, *, piped: str = "") -> Iterator[Chunk]:
+        """The answer to one prompt, after the text that was piped in."""
+        media.refuse(prompt)
+        return self._answer(joined(piped, prompt))
 
     def answer(self, message: str) -> Iterator[Chunk]:
         """The next turn."""
+        media.refuse(message)
+        return self._answer(message)
+
+    def _answer(self, message: str) -> Iterator[Chunk]:
         options = dict(self.settings.options)
         if self.settings.format is not None:
             options["schema"] = self.settings.format
@@ -127,7 +107,7 @@ class LocalSession:
         """Set an option by either name; raises `OptionError`."""
         if name in LOAD_OPTIONS:
             raise OptionError(f"{name} is set when the model is loaded: start with {LOAD_OPTIONS[name]}", name=name)
-        _set_option(self.settings, name, text)
+        set_option(self.settings, name, text)
 
     def show(self, what: str) -> str:
         """What is known of the model."""
@@ -173,7 +153,7 @@ class LocalSession:
         assert stats is not None, "the stream has ended"
         if stats.finish_reason == "context":
             self.notes.append("Note: stopped because the context is full; --num-ctx makes it longer")
-        self.timings = _local_timings(self._model, stats)
+        self.timings = local_timings(self._model, stats)
 
 
 class ServerSession:
@@ -192,9 +172,10 @@ class ServerSession:
         for event in self._client.generate({**self._request(), "stream": False}):
             self.notes = _warnings(event)
 
-    def complete(self, prompt: str) -> Iterator[Chunk]:
-        """The answer to one prompt, outside the conversation."""
-        request = {**self._request(), "prompt": prompt}
+    def complete(self, prompt: str, *, piped: str = "") -> Iterator[Chunk]:
+        """The answer to one prompt, after the text that was piped in, outside the conversation."""
+        text, images = self._with_media(prompt)
+        request = {**self._request(), "prompt": joined(piped, text), **images}
         if self.settings.system is not None:
             request["system"] = self.settings.system
         if self.settings.raw:
@@ -207,7 +188,8 @@ class ServerSession:
             yield from self.complete(message)
             return
         system = self.settings.system
-        turn = [*self._messages, {"role": "user", "content": message}]
+        text, images = self._with_media(message)
+        turn = [*self._messages, {"role": "user", "content": text, **images}]
         messages = [{"role": "system", "content": system}, *turn] if system else turn
         request = {**self._request(), "messages": messages}
         said: list[str] = []
@@ -223,6 +205,15 @@ class ServerSession:
                 self._messages = [*turn, {"role": "assistant", "content": "".join(said)}]
             raise
         self._messages = [*turn, {"role": "assistant", "content": "".join(said)}]
+
+    def _with_media(self, text: str) -> tuple[str, dict[str, Any]]:
+        """The text without the files that it names, and those; a model that cannot take them is not asked."""
+        found = media.found(text)
+        if not found:
+            return text, {}
+        able = self._client.show(self.model).get("capabilities") or []
+        text, encoded = media.attached(text, found, [str(word) for word in able])
+        return text, {"images": encoded}
 
     def embed(self, text: str, *, truncate: bool | None, dimensions: int | None) -> list[float]:
         """The vector of a text."""
@@ -244,11 +235,11 @@ class ServerSession:
 
     def set_parameter(self, name: str, text: str) -> None:
         """Set an option by either name, those of loading too; raises `OptionError`."""
-        if name not in _LOADING:
-            _set_option(self.settings, name, text)
+        if name not in LOADING:
+            set_option(self.settings, name, text)
             return
         try:
-            self.settings.loading[name] = _LOADING[name](text)
+            self.settings.loading[name] = LOADING[name](text)
         except (KeyError, ValueError):
             raise OptionError(f"{name} cannot be {text!r}", name=name) from None
 
@@ -333,109 +324,14 @@ class ServerSession:
             if text:
                 yield Chunk(str(text))
             if event.get("done"):
-                self.timings = _server_timings(event)
+                self.timings = server_timings(event)
                 self.notes = _warnings(event)
 
 
-def request_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of this package as Ollama's: its names, and its numbers for none."""
-    request: dict[str, Any] = {}
-    for name, value in options.items():
-        if name == "max_tokens":
-            request["num_predict"] = -1 if value is None else value
-        elif name == "seed":
-            request["seed"] = -1 if value is None else value
-        elif name == "logit_bias":
-            request[name] = {str(token): bias for token, bias in value}
-        else:
-            request[name] = value
-    return request
-
-
-def parse_format(text: str) -> Any:
-    """`json` or a JSON schema; raises `OptionError`."""
-    if text == "json":
-        return text
-    try:
-        value = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise OptionError(f"the format is neither json nor a JSON schema: {error}", name="format") from None
-    if not isinstance(value, dict):
-        raise OptionError("the format must be json, or a JSON schema, which is an object", name="format")
-    return value
-
-
-def parse_think(text: str) -> bool | str:
-    """A value of `--think`; raises `OptionError`."""
-    lowered = text.lower()
-    if lowered in ("true", "false"):
-        return lowered == "true"
-    if lowered in ("high", "medium", "low", "max"):
-        return lowered
-    raise OptionError(
-        f'invalid value for --think: "{text}" (must be true, false, high, medium, low, or max)', name="think"
-    )
-
-
-_LOADING: dict[str, Callable[[str], Any]] = {
-    "num_ctx": int,
-    "num_thread": int,
-    "num_gpu": int,
-    "use_mmap": lambda text: {"true": True, "false": False, "1": True, "0": False}[text.lower()],
-}
-
-
-def _set_option(settings: Settings, name: str, text: str) -> None:
-    ours, value = parse_option(name, text)
-    if ours not in OPTIONS or ours in ("schema", "logprobs"):
-        raise OptionError(f"{name} cannot be set here: use /set format", name=name)
-    settings.options[ours] = value
+def joined(piped: str, words: str) -> str:
+    """What was piped in before the words of a person, with one space between them."""
+    return f"{piped} {words}" if piped and words else piped or words
 
 
 def _warnings(event: Mapping[str, Any]) -> list[str]:
     return [f"Warning: {warning}" for warning in event.get("warnings") or []]
-
-
-def _local_timings(model: Model, stats: Stats) -> list[tuple[str, str]]:
-    info = model.info()
-    rates = (stats.prompt_tokens_per_second or 0.0, stats.generated_tokens_per_second or 0.0)
-    lines = _timings(
-        info["load_ns"] + stats.total_ns,
-        info["load_ns"],
-        (stats.prompt_tokens, stats.cached_tokens, stats.prefill_ns, rates[0]),
-        (stats.generated_tokens, stats.decode_ns, rates[1]),
-    )
-    return [*lines, ("context length", f"{info['context']} token(s), {info['context_reason']}")]
-
-
-def _server_timings(event: Mapping[str, Any]) -> list[tuple[str, str]]:
-    def figure(name: str) -> int:
-        value = event.get(name)
-        return value if isinstance(value, int) else 0
-
-    prompt, cached, prefill = (figure(name) for name in ("prompt_eval_count", "cached_tokens", "prompt_eval_duration"))
-    count, decode = figure("eval_count"), figure("eval_duration")
-    return _timings(
-        figure("total_duration"),
-        figure("load_duration"),
-        (prompt, cached, prefill, (prompt - cached) * 1e9 / prefill if prefill else 0.0),
-        (count, decode, count * 1e9 / decode if decode else 0.0),
-    )
-
-
-def _timings(
-    total: int, load: int, prompt: tuple[int, int, int, float], answer: tuple[int, int, float]
-) -> list[tuple[str, str]]:
-    """What happened and how long it took, in Ollama's words and one of ours; what is nothing is left out."""
-    lines = [
-        ("total duration", format_duration(total), total),
-        ("load duration", format_duration(load), load),
-        ("prompt eval count", f"{prompt[0]} token(s)", prompt[0]),
-        ("prompt cached count", f"{prompt[1]} token(s)", prompt[1]),
-        ("prompt eval duration", format_duration(prompt[2]), prompt[2]),
-        ("prompt eval rate", f"{prompt[3]:.2f} tokens/s", prompt[3]),
-        ("eval count", f"{answer[0]} token(s)", answer[0]),
-        ("eval duration", format_duration(answer[1]), answer[1]),
-        ("eval rate", f"{answer[2]:.2f} tokens/s", answer[2]),
-    ]
-    return [(label, text) for label, text, value in lines if value]
