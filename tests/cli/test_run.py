@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import Result
 
+from rsllm.cli.settings import Settings, parse_format
 from rsllm.config import config
+from rsllm.errors import OptionError
 from tests.unit.fake_core import WHOLE
 
 Run = Callable[..., Result]
@@ -202,3 +205,62 @@ def test_ctrl_c_exits_with_130(rsllm_command: Run, model_file: str, core: Any, m
 
     monkeypatch.setattr(core.Generation, "next_timeout", interrupted)
     assert rsllm_command("run", model_file, "hi").exit_code == 130
+
+
+@pytest.mark.parametrize(
+    ("text", "format"),
+    [
+        ("json", "json"),
+        ('{"type": "object"}', {"type": "object"}),
+        ("  {}", {}),
+        ("FILE", {"type": "array", "title": "é"}),
+    ],
+)
+def test_formats(tmp_path: Path, text: str, format: Any) -> None:
+    path = tmp_path / "my schema.json"
+    path.write_bytes('{"type": "array", "title": "é"}'.encode("utf-8-sig"))
+    assert parse_format(str(path) if text == "FILE" else text) == format
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"[1]", "must be a JSON schema, which is an object"),
+        (b"{", "is no JSON"),
+        (b"\xff", "is not UTF-8: byte 0"),
+        (None, "there is no file"),
+        (b"[" * 100_000, "is no JSON"),
+    ],
+)
+def test_formats_that_are_none(tmp_path: Path, content: bytes | None, message: str) -> None:
+    path = tmp_path / "schema.json"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(OptionError, match=message):
+        parse_format(str(path))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "think", "words"),
+    [
+        (["--think", "Why is it?"], True, "Why is it?"),
+        (["--think", "high", "Why?"], "high", "Why?"),
+        (["--think=LOW", "Why?"], "low", "Why?"),
+        (["--think=false", "Why?"], False, "Why?"),
+        (["Why?", "--think"], True, "Why?"),
+        (["--think", "--hidethinking", "Why?"], True, "Why?"),
+        (["--", "--think"], None, "--think"),
+    ],
+)
+def test_where_think_may_stand(
+    rsllm_command: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str], think: Any, words: str
+) -> None:
+    seen: list[Any] = []
+
+    def run(model: str, settings: Settings, asked: Any, load_options: Any) -> None:
+        seen.append((settings.think, asked.words))
+
+    monkeypatch.setattr("rsllm.cli.run._run_on_server", run)
+    result = rsllm_command("run", "m", *arguments, stdin="")
+    assert result.exit_code == 0, result.output
+    assert seen == [(think, words)]

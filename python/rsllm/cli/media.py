@@ -21,7 +21,7 @@ _LIMIT_BYTES = 100 * 2**20
 _ENDINGS = r"\.(?:png|jpe?g|webp|wav|mp3)"
 _PATH = re.compile(
     rf"'(?P<quoted>[^'\n]{{1,1000}}{_ENDINGS})'"
-    rf"|(?P<plain>(?:[A-Za-z]:[\\/]|\.{{0,2}}/|~/)(?:\\.|[^\s\\]){{0,1000}}?{_ENDINGS})(?![\w.])",
+    rf"|(?<![\w/.~\\])(?P<plain>(?:[A-Za-z]:[\\/]|\.{{0,2}}/|~/)(?:\\.|[^\s\\]){{0,1000}}?{_ENDINGS})(?![\w.])",
     re.IGNORECASE,
 )
 _KINDS = (
