@@ -10,7 +10,7 @@ from typing import Any
 import httpx2
 import pytest
 
-from rsllm.server.dialects.common import forced_call
+from rsllm.server.forced import forced_call
 from tests.server.conftest import CHATML, METADATA, Bench, lines
 from tests.server.test_tools import HERMES, TOOLS
 
@@ -104,6 +104,14 @@ def test_what_a_parameter_is_described_as_does_not_matter() -> None:
 
     odd = ['"', "\\", "a | b", "<x>", "line\nline"]
     assert all(schema(description) == schema("plain") for description in odd)
+
+
+async def test_a_format_leaves_no_room_for_calls_and_that_is_said(client: httpx2.AsyncClient, bench: Bench) -> None:
+    with_template(bench, HERMES, says_in_schema=['{"name": "clock", "arguments": {}}'])
+    body = {"messages": HI, "tools": TOOLS}
+    reply = (await post(client, "/api/chat", **body, format={"type": "object"})).json()
+    assert reply["warnings"] == ["the format leaves the model no room to call a tool"]
+    assert "warnings" not in (await post(client, "/v1/chat/completions", **body, tool_choice="required")).json()
 
 
 async def test_parameters_keep_their_order(client: httpx2.AsyncClient, bench: Bench) -> None:

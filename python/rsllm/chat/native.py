@@ -33,12 +33,15 @@ def jinja_messages(
     [{'role': 'tool', 'content': '3', 'name': 'clock'}]
     """
     short = _NINE.search(source) is not None
+    knows_developers = "developer" in source
     has_thinking_field = _THINKING_FIELD.search(source) is not None
     # Calls that have no result yet: (name, id), in order.
     waiting: list[tuple[str, str]] = []
     found = []
     for index, message in enumerate(messages):
         copy = {name: value for name, value in message.items() if name not in ("images", "tool_name", "thinking")}
+        if message.get("role") == "developer" and not knows_developers:
+            copy["role"] = "system"  # OpenAI's newer word for the same
         if message.get("thinking"):
             copy["reasoning_content"] = message["thinking"]
             if has_thinking_field:

@@ -7,6 +7,7 @@ from typing import Any
 
 from rsllm.errors import TemplateError
 from rsllm.server.errors import ApiError
+from rsllm.server.forced import is_forced_call
 from rsllm.server.models import Served
 from rsllm.server.schemas import ChatRequest, GenerateRequest, Inference
 from rsllm.server.templates import PromptTemplate, compiled_go
@@ -18,8 +19,8 @@ __all__ = [
     "template_of_request",
     "template_warnings",
     "thinking",
-    "thinking_warnings",
     "tools",
+    "wish_warnings",
 ]
 
 _OLD_TEMPLATES = ("qwen3", "deepseek-r1")
@@ -57,12 +58,15 @@ def thinking(served: Served, request: Inference, template: PromptTemplate | None
     return False if request.think is False else None
 
 
-def thinking_warnings(served: Served, request: Inference) -> list[str]:
-    """What became of a wish to think."""
+def wish_warnings(served: Served, request: ChatRequest) -> list[str]:
+    """What became of wishes that are not met, and that are no reason to refuse the request."""
+    warnings = []
     template = served.chosen.template
     if request.think and request.think_is_optional and template is not None and not template.thinks:
-        return ["the model does not support thinking: it was left out"]
-    return []
+        warnings.append("the model does not support thinking: it was left out")
+    if request.tools and request.schema is not None and not is_forced_call(request.schema, request.tools):
+        warnings.append("the format leaves the model no room to call a tool")
+    return warnings
 
 
 def tools(served: Served, request: ChatRequest) -> Sequence[Mapping[str, Any]]:

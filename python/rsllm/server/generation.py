@@ -173,7 +173,7 @@ def _chat_task(served: Served, request: ChatRequest) -> _Task:
     async def prompt(lease: Lease, fit: Fit) -> Prompt:
         return await chat_prompt(lease, lambda kept: template.render(kept, tools=tools, think=think), messages, fit=fit)
 
-    warnings = [*abilities.template_warnings(served), *abilities.thinking_warnings(served, request)]
+    warnings = [*abilities.template_warnings(served), *abilities.wish_warnings(served, request)]
     return _Task(prompt, template, _reading(served, template, think, tools), warnings=warnings)
 
 

@@ -23,7 +23,6 @@ __all__ = [
     "context_error",
     "effort",
     "fitting",
-    "forced_call",
     "image_data",
     "json_arguments",
     "merged_warnings",
@@ -157,40 +156,6 @@ def tool_definition(name: Any, description: Any, parameters: Any, where: str) ->
         refuse(f"{where}.parameters", "an object", parameters)
     function["parameters"] = parameters or {"type": "object", "properties": {}}
     return {"type": "function", "function": function}
-
-
-def forced_call(tools: list[Json], name: str | None) -> Json:
-    """A schema that leaves the model nothing but to call a tool, the one called `name` if that is given.
-
-    The parser of tool calls reads such an object in every notation.
-    """
-    chosen = [tool["function"] for tool in tools if name is None or tool["function"]["name"] == name]
-    if not chosen:
-        raise ApiError(400, f"tool_choice names the tool {name!r}, which is not in tools" if name else
-                       "tool_choice requires a tool call, and there are no tools")  # fmt: skip
-    definitions: dict[str, Json] = {}
-    branches = [_call_schema(function, definitions) for function in chosen]
-    schema = branches[0] if len(branches) == 1 else {"anyOf": branches}
-    return {**schema, **definitions}
-
-
-def _call_schema(function: Json, definitions: dict[str, Json]) -> Json:
-    parameters = dict(function["parameters"])
-    for key in ("$defs", "definitions"):  # references begin at the root
-        own = parameters.pop(key, None) or {}
-        if not isinstance(own, dict):
-            refuse(f"tools.function.parameters.{key}", "an object", own)
-        for name, schema in own.items():
-            known = definitions.setdefault(key, {})
-            if known.setdefault(name, schema) != schema:
-                raise ApiError(400, f"tool_choice cannot be met: two tools define {key}/{name} differently")
-    parameters.setdefault("type", "object")
-    return {
-        "type": "object",
-        "properties": {"name": {"const": function["name"]}, "arguments": parameters},
-        "required": ["name", "arguments"],
-        "additionalProperties": False,
-    }
 
 
 def image_data(url: Any) -> str:

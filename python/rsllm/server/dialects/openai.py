@@ -17,7 +17,6 @@ from rsllm.server.dialects.common import (
     context_error,
     effort,
     fitting,
-    forced_call,
     image_data,
     json_arguments,
     merged_warnings,
@@ -26,6 +25,7 @@ from rsllm.server.dialects.common import (
     tool_definition,
 )
 from rsllm.server.errors import ApiError
+from rsllm.server.forced import forced_call
 
 __all__ = ["ChatStream", "chat_reply", "chat_request", "copies", "error_reply", "sampling_options", "usage"]
 
