@@ -34,7 +34,9 @@ mod search;
 #[cfg(test)]
 mod testing;
 
-pub use activation::{ActivationBlock, GROUP_LEN, dequantize_activations, quantize_activations};
+pub use activation::{
+    ActivationBlock, GROUP_LEN, RUN_LEN, dequantize_activations, quantize_activations,
+};
 pub use bf16::Bf16Le;
 pub use block::{Block, WeightBlock, as_blocks, try_as_blocks, try_as_blocks_mut};
 pub use dispatch::{dequantize, find_non_finite_block, quantize, vec_dot, vec_dot_f32};

@@ -10,7 +10,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::block::{dot_i8, sum_i8};
+use crate::block::sum_i8;
 use crate::scale_min::round_to_codes;
 use crate::search::{ScaleMinSearch, encode_with_min, fit_scale_and_min};
 use crate::{ActivationBlock, Block, F16Le, GgmlType, WeightBlock};
@@ -95,16 +95,11 @@ impl WeightBlock for BlockQ2K {
     fn dot(&self, x: &ActivationBlock, _first_group: usize) -> f64 {
         let codes = self.quants();
         let (mut positive, mut negative) = (0f64, 0f64);
-        for g in 0..8 {
+        for (k, &scale) in self.scales.iter().enumerate() {
+            positive += f64::from(scale & 15) * x.run_dot(k, &codes[16 * k..][..16]);
             // Minima change every 16 elements, sums of activations every 32: the quants are summed here instead.
-            let (mut scaled, mut minimum) = (0, 0);
-            for k in 2 * g..2 * g + 2 {
-                let x = &x.qs[16 * k..][..16];
-                scaled += i32::from(self.scales[k] & 15) * dot_i8(&codes[16 * k..][..16], x);
-                minimum += i32::from(self.scales[k] >> 4) * sum_i8(x);
-            }
-            positive += f64::from(x.scales[g]) * f64::from(scaled);
-            negative += f64::from(x.scales[g]) * f64::from(minimum);
+            let sum = f64::from(x.scales[k]) * f64::from(sum_i8(&x.qs[16 * k..][..16]));
+            negative += f64::from(scale >> 4) * sum;
         }
         f64::from(self.d.to_f32()) * positive - f64::from(self.dmin.to_f32()) * negative
     }

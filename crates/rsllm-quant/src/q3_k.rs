@@ -12,7 +12,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::block::{dot_i8, signed_abs_max};
+use crate::block::signed_abs_max;
 use crate::q2_k::{pack_two_bits, unpack_two_bits};
 use crate::search::{clamped, encode_signed, fit_signed_scale_by_descent};
 use crate::{ActivationBlock, Block, F16Le, GgmlType, WeightBlock};
@@ -130,13 +130,8 @@ impl WeightBlock for BlockQ3K {
         let quants = self.quants();
         let scales = q3_k_scales(&self.scales);
         let mut total = 0f64;
-        for g in 0..8 {
-            let sum: i32 = (2 * g..2 * g + 2)
-                .map(|k| {
-                    i32::from(scales[k]) * dot_i8(&quants[16 * k..][..16], &x.qs[16 * k..][..16])
-                })
-                .sum();
-            total += f64::from(x.scales[g]) * f64::from(sum);
+        for (k, &scale) in scales.iter().enumerate() {
+            total += f64::from(scale) * x.run_dot(k, &quants[16 * k..][..16]);
         }
         f64::from(self.d.to_f32()) * total
     }

@@ -9,7 +9,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::block::{dot_i8, inverse_scale, pack_nibbles, signed_abs_max, unpack_nibbles};
+use crate::block::{inverse_scale, pack_nibbles, signed_abs_max, unpack_nibbles};
 use crate::{ActivationBlock, Block, F16Le, GgmlType, WeightBlock};
 
 /// 32 weights of 4 bits.
@@ -63,8 +63,7 @@ impl Block for BlockQ4_0 {
 
 impl WeightBlock for BlockQ4_0 {
     fn dot(&self, x: &ActivationBlock, first_group: usize) -> f64 {
-        let sum = dot_i8(&self.quants(), x.group(first_group));
-        f64::from(self.d.to_f32()) * f64::from(x.scales[first_group]) * f64::from(sum)
+        f64::from(self.d.to_f32()) * x.group_dot(first_group, &self.quants())
     }
 }
 

@@ -9,7 +9,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::block::{dot_i8, inverse_scale, min_max, pack_nibbles, unpack_nibbles};
+use crate::block::{inverse_scale, min_max, pack_nibbles, unpack_nibbles};
 use crate::{ActivationBlock, Block, F16Le, GgmlType, WeightBlock};
 
 /// 32 weights of 4 bits with a minimum.
@@ -66,8 +66,7 @@ impl Block for BlockQ4_1 {
 
 impl WeightBlock for BlockQ4_1 {
     fn dot(&self, x: &ActivationBlock, first_group: usize) -> f64 {
-        let sum = dot_i8(&self.quants(), x.group(first_group));
-        f64::from(self.d.to_f32()) * f64::from(x.scales[first_group]) * f64::from(sum)
+        f64::from(self.d.to_f32()) * x.group_dot(first_group, &self.quants())
             + f64::from(self.m.to_f32()) * f64::from(x.sums[first_group])
     }
 }

@@ -11,7 +11,7 @@
 use bytemuck::{Pod, Zeroable};
 
 use crate::block::{
-    dot_i8, inverse_scale, pack_fifth_bits, pack_nibbles, signed_abs_max, unpack_five_bits,
+    inverse_scale, pack_fifth_bits, pack_nibbles, signed_abs_max, unpack_five_bits,
 };
 use crate::{ActivationBlock, Block, F16Le, GgmlType, WeightBlock};
 
@@ -68,8 +68,7 @@ impl Block for BlockQ5_0 {
 
 impl WeightBlock for BlockQ5_0 {
     fn dot(&self, x: &ActivationBlock, first_group: usize) -> f64 {
-        let sum = dot_i8(&self.quants(), x.group(first_group));
-        f64::from(self.d.to_f32()) * f64::from(x.scales[first_group]) * f64::from(sum)
+        f64::from(self.d.to_f32()) * x.group_dot(first_group, &self.quants())
     }
 }
 

@@ -10,9 +10,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::block::{
-    dot_i8, inverse_scale, min_max, pack_fifth_bits, pack_nibbles, unpack_five_bits,
-};
+use crate::block::{inverse_scale, min_max, pack_fifth_bits, pack_nibbles, unpack_five_bits};
 use crate::{ActivationBlock, Block, F16Le, GgmlType, WeightBlock};
 
 /// 32 weights of 5 bits with a minimum.
@@ -72,8 +70,7 @@ impl Block for BlockQ5_1 {
 
 impl WeightBlock for BlockQ5_1 {
     fn dot(&self, x: &ActivationBlock, first_group: usize) -> f64 {
-        let sum = dot_i8(&self.quants(), x.group(first_group));
-        f64::from(self.d.to_f32()) * f64::from(x.scales[first_group]) * f64::from(sum)
+        f64::from(self.d.to_f32()) * x.group_dot(first_group, &self.quants())
             + f64::from(self.m.to_f32()) * f64::from(x.sums[first_group])
     }
 }

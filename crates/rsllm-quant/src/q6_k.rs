@@ -13,7 +13,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::block::{dot_i8, signed_abs_max};
+use crate::block::signed_abs_max;
 use crate::search::{VANISHING, clamped, encode_signed, fit_signed_scale};
 use crate::{ActivationBlock, Block, F16Le, GgmlType, WeightBlock};
 
@@ -119,15 +119,8 @@ impl WeightBlock for BlockQ6K {
     fn dot(&self, x: &ActivationBlock, _first_group: usize) -> f64 {
         let quants = self.quants();
         let mut total = 0f64;
-        for g in 0..8 {
-            // At most 2 * 128 * 16 * 32 * 127, so i32 has room.
-            let sum: i32 = (2 * g..2 * g + 2)
-                .map(|k| {
-                    i32::from(self.scales[k])
-                        * dot_i8(&quants[16 * k..][..16], &x.qs[16 * k..][..16])
-                })
-                .sum();
-            total += f64::from(x.scales[g]) * f64::from(sum);
+        for (k, &scale) in self.scales.iter().enumerate() {
+            total += f64::from(scale) * x.run_dot(k, &quants[16 * k..][..16]);
         }
         f64::from(self.d.to_f32()) * total
     }

@@ -8,7 +8,7 @@
 
 use bytemuck::{Pod, Zeroable};
 
-use crate::block::{dot_i8, inverse_scale};
+use crate::block::inverse_scale;
 use crate::{ActivationBlock, Block, F16Le, GgmlType, WeightBlock};
 
 /// 32 weights of 8 bits.
@@ -51,8 +51,7 @@ impl Block for BlockQ8_0 {
 
 impl WeightBlock for BlockQ8_0 {
     fn dot(&self, x: &ActivationBlock, first_group: usize) -> f64 {
-        let sum = dot_i8(&self.qs, x.group(first_group));
-        f64::from(self.d.to_f32()) * f64::from(x.scales[first_group]) * f64::from(sum)
+        f64::from(self.d.to_f32()) * x.group_dot(first_group, &self.qs)
     }
 }
 

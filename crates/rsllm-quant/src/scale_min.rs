@@ -8,7 +8,6 @@
 //!       3: s7[5:4] s3[5:0]    7: m7[5:4] m3[5:0]    11: m7[3:0] s7[3:0]
 //! ```
 
-use crate::block::dot_i8;
 use crate::search::{ScaleMinSearch, clamped, encode_with_min, fit_scale_and_min};
 use crate::{ActivationBlock, F16Le};
 
@@ -62,9 +61,7 @@ impl ScaleMinBlock {
         let (scales, mins) = q4_k_scales(&self.scales);
         let (mut positive, mut negative) = (0f64, 0f64);
         for g in 0..8 {
-            // At most 63 * 32 * 31 * 127, so i32 has room.
-            let sum = i32::from(scales[g]) * dot_i8(&self.codes[32 * g..][..32], x.group(g));
-            positive += f64::from(x.scales[g]) * f64::from(sum);
+            positive += f64::from(scales[g]) * x.group_dot(g, &self.codes[32 * g..][..32]);
             negative += f64::from(x.sums[g]) * f64::from(mins[g]);
         }
         f64::from(self.d.to_f32()) * positive - f64::from(self.dmin.to_f32()) * negative

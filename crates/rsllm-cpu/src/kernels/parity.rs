@@ -379,7 +379,7 @@ fn check_quantizers(x: &[f32]) {
         let mut found = vec![
             ActivationBlock {
                 qs: [1; 256],
-                scales: [2.0; 8],
+                scales: [2.0; 16],
                 sums: [3.0; 8]
             };
             expected.len()

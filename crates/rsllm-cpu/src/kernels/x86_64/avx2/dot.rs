@@ -52,7 +52,7 @@ pub(super) fn add_groups<const SIGNED: bool>(
     x: &ActivationBlock,
     mut sums: Sums,
 ) -> Sums {
-    let scales = _mm256_mul_ps(w.scales, activation_scales(x));
+    let factors = run_factors(w.scales, x);
     let quants = quants(x);
     for g in 0..8 {
         // Two products of at most 128 * 127, or 63 * 127 unsigned: no sum of two saturates i16.
@@ -62,7 +62,7 @@ pub(super) fn add_groups<const SIGNED: bool>(
             _mm256_maddubs_epi16(w.q[g], quants[g])
         };
         let products = _mm256_cvtepi32_ps(_mm256_madd_epi16(pairs, w.inner[g]));
-        sums[g % 2] = _mm256_fmadd_ps(products, broadcast_lane(scales, g), sums[g % 2]);
+        sums[g % 2] = _mm256_fmadd_ps(products, lanes_of_group(factors, g), sums[g % 2]);
     }
     sums
 }
@@ -76,10 +76,22 @@ pub(super) fn add_groups_and_minima(w: &Weights, x: &ActivationBlock, sums: Sums
     [_mm256_fmadd_ps(w.minima, x_sums, even), odd]
 }
 
+/// Values for the groups of 32 weights times the scales of the runs of 16 activations: of runs 0 to 7, then 8 to 15.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn activation_scales(x: &ActivationBlock) -> __m256 {
-    _mm256_castsi256_ps(load256::<{ offset_of!(ActivationBlock, scales) }, _>(x))
+pub(super) fn run_factors(groups: __m256, x: &ActivationBlock) -> [__m256; 2] {
+    const SCALES: usize = offset_of!(ActivationBlock, scales);
+    let twice = |lanes| _mm256_permutevar8x32_ps(groups, lanes);
+    [
+        _mm256_mul_ps(
+            twice(_mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3)),
+            _mm256_castsi256_ps(load256::<SCALES, _>(x)),
+        ),
+        _mm256_mul_ps(
+            twice(_mm256_setr_epi32(4, 4, 5, 5, 6, 6, 7, 7)),
+            _mm256_castsi256_ps(load256::<{ SCALES + 32 }, _>(x)),
+        ),
+    ]
 }
 
 /// A vector for each group.
@@ -98,11 +110,13 @@ pub(super) fn quants(x: &ActivationBlock) -> [__m256i; 8] {
     ]
 }
 
-/// Lane `g` in all lanes.
+/// The factor of the first run of group `g` in the lower half, that of the second in the upper one.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) fn broadcast_lane(v: __m256, g: usize) -> __m256 {
-    _mm256_permutevar8x32_ps(v, _mm256_set1_epi32(g as i32))
+pub(super) fn lanes_of_group(factors: [__m256; 2], g: usize) -> __m256 {
+    let first = 2 * (g as i32 % 4);
+    let lanes = _mm256_set_m128i(_mm_set1_epi32(first + 1), _mm_set1_epi32(first));
+    _mm256_permutevar8x32_ps(factors[g / 4], lanes)
 }
 
 /// [`Weights::inner`] of formats whose scales are all float.
@@ -243,7 +257,7 @@ fn at_the_end(x: &ActivationBlock, n_values: usize) -> ActivationBlock {
     let mut moved = ActivationBlock::zeroed();
     let n_groups = n_values / GROUP_LEN;
     moved.qs[ActivationBlock::LEN - n_values..].copy_from_slice(&x.qs[..n_values]);
-    moved.scales[8 - n_groups..].copy_from_slice(&x.scales[..n_groups]);
+    moved.scales[16 - 2 * n_groups..].copy_from_slice(&x.scales[..2 * n_groups]);
     moved.sums[8 - n_groups..].copy_from_slice(&x.sums[..n_groups]);
     moved
 }

@@ -6,9 +6,7 @@ use rsllm_quant::{ActivationBlock, BlockQ2K};
 
 use crate::kernels::Prepared;
 
-use super::dot::{
-    Call, Sums, Weights, activation_scales, add_groups, broadcast_lane, dot_rows, quants,
-};
+use super::dot::{Call, Sums, Weights, add_groups, dot_rows, lanes_of_group, quants, run_factors};
 use super::q6_k::{scale_sixteen, spread_sixteen};
 use super::simd::{broadcast_half, load128, load256};
 use super::unpack::{Values, unpack_units};
@@ -55,7 +53,7 @@ fn load(block: &BlockQ2K) -> Weights {
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 fn add(w: &Weights, x: &ActivationBlock, mut sums: Sums) -> Sums {
-    let minima = _mm256_mul_ps(w.minima, activation_scales(x));
+    let minima = run_factors(w.minima, x);
     let mut scales = *w;
     for (g, &q) in quants(x).iter().enumerate() {
         scales.inner[g] = _mm256_and_si256(w.inner[g], _mm256_set1_epi16(15));
@@ -63,7 +61,7 @@ fn add(w: &Weights, x: &ActivationBlock, mut sums: Sums) -> Sums {
         let products = _mm256_madd_epi16(pairs, _mm256_srli_epi16::<4>(w.inner[g]));
         sums[g % 2] = _mm256_fmadd_ps(
             _mm256_cvtepi32_ps(products),
-            broadcast_lane(minima, g),
+            lanes_of_group(minima, g),
             sums[g % 2],
         );
     }

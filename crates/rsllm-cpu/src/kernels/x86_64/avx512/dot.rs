@@ -1,9 +1,9 @@
 //! The loop of all dots with int8 activations. A format supplies two steps and the rest is here: rows, columns, tails.
 //!
 //! Both sides meet in units of 256 values: one block of a K format, or eight blocks of 32 values. `load` unpacks the
-//! weights of a unit to unsigned bytes, so that all four bytes of a lane, in each of the four vectors, belong to one
-//! scale; `prepare` brings the activations into the same order, once a call. Four integer products then leave sixteen
-//! sums that take one conversion and one multiply-add. Four rows share each read of activations, or up to eight
+//! weights of a unit to unsigned bytes, so that a lane holds four bytes of one run of sixteen in each of the four vectors,
+//! hence under one scale of either side; `prepare` brings the activations into the same order, once a call. Four integer
+//! products then leave the sixteen sums of the runs, which take one conversion and one multiply-add. Four rows share each read of activations, or up to eight
 //! columns each `load`. Every pair of a row and a column has an accumulator of its own and goes through the same operations in
 //! the same order in whatever company, hence equal bits.
 //!
@@ -17,7 +17,7 @@ use std::mem::offset_of;
 use bytemuck::{Pod, Zeroable};
 use rsllm_quant::{ActivationBlock, GROUP_LEN};
 
-use super::simd::{horizontal_sum, load512, prefetch_behind, store512};
+use super::simd::{horizontal_sum, load256, load512, prefetch_behind, store512};
 use crate::kernels::Prepared;
 
 /// The arguments of a `DotRows` kernel.
@@ -87,31 +87,20 @@ impl Activations {
         }
     }
 
-    /// For weights in the order of [`octets`] with a scale for each 32. With a `SIGN` of 1 or -1, the upper half of
-    /// [`Weights::minima`] holds minima to be added or subtracted; its lower half is multiplied with zero.
+    /// For weights in the order of [`runs`]. With a `SIGN` of 1 or -1, the upper half of [`Weights::minima`] holds minima
+    /// for each 32 to be added or subtracted; its lower half is multiplied with zero.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(super) fn of_32<const OFFSET: u8, const SIGN: i8>(x: &ActivationBlock) -> Self {
-        const { assert!(offset_of!(ActivationBlock, sums) == offset_of!(ActivationBlock, scales) + 32) };
-        let scales_and_sums =
-            _mm512_castsi512_ps(load512::<{ offset_of!(ActivationBlock, scales) }, _>(x));
-        // A product with 0 or ±1 instead of a masked negation.
-        let sign = _mm512_maskz_mov_ps(0xff00, _mm512_set1_ps(f32::from(SIGN)));
-        Self::new::<OFFSET>(
-            octets(quants(x)),
-            lanes_of_32(scales_and_sums),
-            _mm512_mul_ps(scales_and_sums, sign),
-        )
+    pub(super) fn in_runs<const OFFSET: u8, const SIGN: i8>(x: &ActivationBlock) -> Self {
+        Self::new::<OFFSET>(runs(quants(x)), scales(x), signed_sums::<SIGN>(x))
     }
 
-    /// For weights in the order of [`quads`] with a scale for each 16.
+    /// As [`Activations::in_runs`], in the order of [`quads`].
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(super) fn of_16<const OFFSET: u8>(x: &ActivationBlock) -> Self {
-        let scales = _mm512_castsi512_ps(load512::<{ offset_of!(ActivationBlock, scales) }, _>(x));
-        let lanes = _mm512_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6, 1, 3, 5, 7, 1, 3, 5, 7);
-        let scales = _mm512_permutexvar_ps(lanes, scales);
-        Self::new::<OFFSET>(quads(quants(x)), scales, _mm512_setzero_ps())
+    pub(super) fn in_quads<const OFFSET: u8, const SIGN: i8>(x: &ActivationBlock) -> Self {
+        let scales = transposed(scales(x));
+        Self::new::<OFFSET>(quads(quants(x)), scales, signed_sums::<SIGN>(x))
     }
 
     #[inline]
@@ -149,34 +138,33 @@ pub(super) fn quants(x: &ActivationBlock) -> [__m512i; 4] {
     ]
 }
 
-/// 256 bytes in element order to the order in which each vector has eight bytes of each of the eight groups of 32: vector
-/// `v` holds elements 8v to 8v + 7 of group `g` in lanes 2g and 2g + 1.
+/// Scales of runs, in order.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(super) fn octets(q: [__m512i; 4]) -> [__m512i; 4] {
-    // Eighths 0 and 1, or 2 and 3, of each group of two vectors.
-    let low = _mm512_setr_epi64(0, 4, 8, 12, 1, 5, 9, 13);
-    let high = _mm512_setr_epi64(2, 6, 10, 14, 3, 7, 11, 15);
-    let (a, b) = (
-        _mm512_permutex2var_epi64(q[0], low, q[1]),
-        _mm512_permutex2var_epi64(q[2], low, q[3]),
-    );
-    let (c, d) = (
-        _mm512_permutex2var_epi64(q[0], high, q[1]),
-        _mm512_permutex2var_epi64(q[2], high, q[3]),
-    );
-    [
-        _mm512_shuffle_i64x2::<0b01_00_01_00>(a, b),
-        _mm512_shuffle_i64x2::<0b11_10_11_10>(a, b),
-        _mm512_shuffle_i64x2::<0b01_00_01_00>(c, d),
-        _mm512_shuffle_i64x2::<0b11_10_11_10>(c, d),
-    ]
+fn scales(x: &ActivationBlock) -> __m512 {
+    _mm512_castsi512_ps(load512::<{ offset_of!(ActivationBlock, scales) }, _>(x))
 }
 
-/// The first eight values, for the groups of [`octets`], to their lanes.
+/// `SIGN` times the sums of groups in the upper half, zeros in the lower one.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(super) fn lanes_of_32(values: __m512) -> __m512 {
+fn signed_sums<const SIGN: i8>(x: &ActivationBlock) -> __m512 {
+    let sums = load256::<{ offset_of!(ActivationBlock, sums) }, _>(x);
+    let upper = _mm512_maskz_broadcast_f32x8(0xff00, _mm256_castsi256_ps(sums));
+    _mm512_mul_ps(upper, _mm512_set1_ps(f32::from(SIGN)))
+}
+
+/// 256 bytes in element order to the order in which vector `v` holds elements 4v to 4v + 3 of run `r` in lane `r`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn runs(q: [__m512i; 4]) -> [__m512i; 4] {
+    quads(q).map(|q| _mm512_permutexvar_epi32(load512::<0, _>(&TRANSPOSITION), q))
+}
+
+/// Eight values, for groups of 32, to the lanes of [`runs`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn groups_to_runs(values: __m512) -> __m512 {
     let lanes = _mm512_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7);
     _mm512_permutexvar_ps(lanes, values)
 }
@@ -202,11 +190,21 @@ pub(super) fn quads(q: [__m512i; 4]) -> [__m512i; 4] {
     ]
 }
 
-/// Sixteen values, for runs of sixteen, to the lanes of [`quads`].
+/// Lane `4i + j` to lane `4j + i`: from runs in order to the lanes of [`quads`], or back.
+const TRANSPOSITION: [i32; 16] = [0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15];
+
+/// Sixteen values, for runs, to the lanes of [`quads`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(super) fn lanes_of_16(values: __m512) -> __m512 {
-    let lanes = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+pub(super) fn transposed(values: __m512) -> __m512 {
+    _mm512_permutexvar_ps(load512::<0, _>(&TRANSPOSITION), values)
+}
+
+/// Eight values, for groups of 32, to the lanes of [`quads`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn groups_to_quads(values: __m512) -> __m512 {
+    let lanes = _mm512_setr_epi32(0, 2, 4, 6, 0, 2, 4, 6, 1, 3, 5, 7, 1, 3, 5, 7);
     _mm512_permutexvar_ps(lanes, values)
 }
 
@@ -395,7 +393,7 @@ fn at_the_end(x: &ActivationBlock, n_values: usize) -> ActivationBlock {
     let mut moved = ActivationBlock::zeroed();
     let n_groups = n_values / GROUP_LEN;
     moved.qs[ActivationBlock::LEN - n_values..].copy_from_slice(&x.qs[..n_values]);
-    moved.scales[8 - n_groups..].copy_from_slice(&x.scales[..n_groups]);
+    moved.scales[16 - 2 * n_groups..].copy_from_slice(&x.scales[..2 * n_groups]);
     moved.sums[8 - n_groups..].copy_from_slice(&x.sums[..n_groups]);
     moved
 }

@@ -6,7 +6,7 @@ use rsllm_quant::{ActivationBlock, BlockQ2K};
 
 use crate::kernels::Prepared;
 
-use super::dot::{Activations, Call, Weights, dot_rows, lanes_of_16, quads, sum_of_products};
+use super::dot::{Activations, Call, Weights, dot_rows, quads, sum_of_products, transposed};
 use super::q6_k::broadcast_half;
 use super::simd::{load128, load256};
 use super::unpack::{IN_ORDER, each_unit, unpack_units};
@@ -85,8 +85,8 @@ fn load_quads(unit: &BlockQ2K) -> Weights {
     let Weights { q, scales, minima } = load(unit);
     Weights {
         q: quads(q),
-        scales: lanes_of_16(scales),
-        minima: lanes_of_16(minima),
+        scales: transposed(scales),
+        minima: transposed(minima),
     }
 }
 
@@ -95,7 +95,7 @@ fn load_quads(unit: &BlockQ2K) -> Weights {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn prepare(x: &ActivationBlock) -> Activations {
-    let x = Activations::of_16::<0>(x);
+    let x = Activations::in_quads::<0, 0>(x);
     let sums = sum_of_products([_mm512_set1_epi8(1); 4], x.q, _mm512_setzero_si512());
     let negative = _mm512_sub_epi32(_mm512_setzero_si512(), sums);
     Activations {

@@ -6,7 +6,7 @@ use rsllm_quant::{ActivationBlock, BlockQ3K};
 
 use crate::kernels::Prepared;
 
-use super::dot::{Activations, Call, Weights, dot_rows, lanes_of_16, quads};
+use super::dot::{Activations, Call, Weights, dot_rows, quads, transposed};
 use super::q2_k::two_bits;
 use super::q6_k::broadcast_half;
 use super::simd::load256;
@@ -31,7 +31,7 @@ pub(super) fn dot(
     };
     dot_rows::<BlockQ3K, false>(
         call,
-        |x| Activations::of_16::<{ OFFSET as u8 }>(x),
+        |x| Activations::in_quads::<{ OFFSET as u8 }, 0>(x),
         |unit| load_quads(unit),
     );
 }
@@ -96,5 +96,5 @@ pub(super) fn scale_codes(packed: &[u8; 12]) -> __m128i {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn load_quads(unit: &BlockQ3K) -> Weights {
     let Weights { q, scales, .. } = load(unit);
-    Weights::new(quads(q), lanes_of_16(scales))
+    Weights::new(quads(q), transposed(scales))
 }

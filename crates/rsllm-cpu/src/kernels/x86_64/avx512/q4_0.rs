@@ -6,7 +6,7 @@ use rsllm_quant::{ActivationBlock, BlockQ4_0};
 
 use crate::kernels::Prepared;
 
-use super::dot::{Activations, Call, Weights, dot_rows, lanes_of_32};
+use super::dot::{Activations, Call, Weights, dot_rows, groups_to_runs};
 use super::halves;
 use super::simd::{load128, load512};
 use super::unpack::{Place, unpack_units};
@@ -30,8 +30,8 @@ pub(super) fn dot(
     };
     dot_rows::<[BlockQ4_0; 8], false>(
         call,
-        |x| Activations::of_32::<{ OFFSET as u8 }, 0>(x),
-        |unit| load_octets(unit),
+        |x| Activations::in_runs::<{ OFFSET as u8 }, 0>(x),
+        |unit| load_runs(unit),
     );
 }
 
@@ -67,16 +67,16 @@ fn load(unit: &[BlockQ4_0; 8]) -> Weights {
     Weights::new(q, scales(unit))
 }
 
-/// For dots, in the order of `octets`.
+/// For dots, in the order of `runs`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn load_octets(unit: &[BlockQ4_0; 8]) -> Weights {
+fn load_runs(unit: &[BlockQ4_0; 8]) -> Weights {
     let [a, b, c, d, e, f, g, h] = unit;
-    let q = nibble_octets(
+    let q = nibble_runs(
         join(&a.qs, &b.qs, &c.qs, &d.qs),
         join(&e.qs, &f.qs, &g.qs, &h.qs),
     );
-    Weights::new(q, lanes_of_32(scales(unit)))
+    Weights::new(q, groups_to_runs(scales(unit)))
 }
 
 #[inline]
@@ -112,19 +112,24 @@ pub(super) fn nibbles(a: __m512i, b: __m512i) -> [__m512i; 4] {
     ]
 }
 
-/// Codes in the order of `octets`, from twice four blocks: elements 0 to 15 of a block are the low halves of its bytes.
+/// Codes in the order of `runs`, from twice four blocks: elements 0 to 15 of a block are the low halves of its bytes.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(super) fn nibble_octets(a: __m512i, b: __m512i) -> [__m512i; 4] {
+pub(super) fn nibble_runs(a: __m512i, b: __m512i) -> [__m512i; 4] {
     let first = _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14);
     let second = _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15);
     let first = _mm512_permutex2var_epi64(a, first, b);
     let second = _mm512_permutex2var_epi64(a, second, b);
+    // Of the eight bytes of a block: the low halves of four into the lane of its first run, the high ones beside them.
+    let [lower, upper] = [0, 32].map(|start| {
+        let shifts = 0x1c14_0c04_1810_0800 + 0x0101_0101_0101_0101 * start;
+        _mm512_set1_epi64(shifts)
+    });
     let low = _mm512_set1_epi8(15);
     [
-        _mm512_and_si512(first, low),
-        _mm512_and_si512(second, low),
-        _mm512_and_si512(_mm512_srli_epi16::<4>(first), low),
-        _mm512_and_si512(_mm512_srli_epi16::<4>(second), low),
+        _mm512_and_si512(_mm512_multishift_epi64_epi8(lower, first), low),
+        _mm512_and_si512(_mm512_multishift_epi64_epi8(upper, first), low),
+        _mm512_and_si512(_mm512_multishift_epi64_epi8(lower, second), low),
+        _mm512_and_si512(_mm512_multishift_epi64_epi8(upper, second), low),
     ]
 }

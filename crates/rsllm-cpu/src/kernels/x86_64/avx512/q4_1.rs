@@ -6,9 +6,9 @@ use rsllm_quant::{ActivationBlock, BlockQ4_1};
 
 use crate::kernels::Prepared;
 
-use super::dot::{Activations, Call, Weights, dot_rows, lanes_of_32};
+use super::dot::{Activations, Call, Weights, dot_rows, groups_to_runs};
 use super::halves;
-use super::q4_0::{PLACES, join, nibble_octets, nibbles};
+use super::q4_0::{PLACES, join, nibble_runs, nibbles};
 use super::simd::load512;
 use super::unpack::unpack_units;
 
@@ -31,8 +31,8 @@ pub(super) fn dot(
     };
     dot_rows::<[BlockQ4_1; 8], true>(
         call,
-        |x| Activations::of_32::<0, 1>(x),
-        |unit| load_octets(unit),
+        |x| Activations::in_runs::<0, 1>(x),
+        |unit| load_runs(unit),
     );
 }
 
@@ -54,19 +54,19 @@ fn load(unit: &[BlockQ4_1; 8]) -> Weights {
     Weights::new(q, scales_and_minima(unit))
 }
 
-/// For dots, in the order of `octets`.
+/// For dots, in the order of `runs`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn load_octets(unit: &[BlockQ4_1; 8]) -> Weights {
+fn load_runs(unit: &[BlockQ4_1; 8]) -> Weights {
     let [a, b, c, d, e, f, g, h] = unit;
-    let q = nibble_octets(
+    let q = nibble_runs(
         join(&a.qs, &b.qs, &c.qs, &d.qs),
         join(&e.qs, &f.qs, &g.qs, &h.qs),
     );
     let minima = scales_and_minima(unit);
     Weights {
         q,
-        scales: lanes_of_32(minima),
+        scales: groups_to_runs(minima),
         minima,
     }
 }

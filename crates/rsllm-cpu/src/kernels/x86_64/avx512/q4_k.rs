@@ -7,7 +7,7 @@ use rsllm_quant::{ActivationBlock, BlockQ4K};
 
 use crate::kernels::Prepared;
 
-use super::dot::{Activations, Call, Weights, dot_rows, lanes_of_32};
+use super::dot::{Activations, Call, Weights, dot_rows, groups_to_runs};
 use super::simd::load512;
 use super::unpack::{Place, unpack_units};
 
@@ -30,8 +30,8 @@ pub(super) fn dot(
     };
     dot_rows::<BlockQ4K, true>(
         call,
-        |x| Activations::of_32::<0, -1>(x),
-        |unit| load_octets(unit),
+        |x| Activations::in_runs::<0, -1>(x),
+        |unit| load_runs(unit),
     );
 }
 
@@ -73,33 +73,33 @@ pub(super) fn nibbles(qs: &[u8; 128]) -> [__m512i; 4] {
     ]
 }
 
-/// For dots, in the order of `octets`.
+/// For dots, in the order of `runs`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn load_octets(block: &BlockQ4K) -> Weights {
+fn load_runs(block: &BlockQ4K) -> Weights {
     let minima = scales_and_minima(block);
     Weights {
-        q: nibble_octets(&block.qs),
-        scales: lanes_of_32(minima),
+        q: nibble_runs(&block.qs),
+        scales: groups_to_runs(minima),
         minima,
     }
 }
 
-/// Codes in the order of `octets`: 32 bytes hold an even group in their low halves and the next group in the high ones.
+/// Codes in the order of `runs`: 32 bytes hold an even group in their low halves and the next group in the high ones.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(super) fn nibble_octets(qs: &[u8; 128]) -> [__m512i; 4] {
+pub(super) fn nibble_runs(qs: &[u8; 128]) -> [__m512i; 4] {
     let (a, b) = (load512::<0, _>(qs), load512::<64, _>(qs));
     let low = _mm512_set1_epi8(15);
     let shifts = _mm512_setr_epi64(0, 4, 0, 4, 0, 4, 0, 4);
     let places = [
-        _mm512_setr_epi64(0, 0, 4, 4, 8, 8, 12, 12),
-        _mm512_setr_epi64(1, 1, 5, 5, 9, 9, 13, 13),
-        _mm512_setr_epi64(2, 2, 6, 6, 10, 10, 14, 14),
-        _mm512_setr_epi64(3, 3, 7, 7, 11, 11, 15, 15),
+        _mm512_setr_epi32(0, 4, 0, 4, 8, 12, 8, 12, 16, 20, 16, 20, 24, 28, 24, 28),
+        _mm512_setr_epi32(1, 5, 1, 5, 9, 13, 9, 13, 17, 21, 17, 21, 25, 29, 25, 29),
+        _mm512_setr_epi32(2, 6, 2, 6, 10, 14, 10, 14, 18, 22, 18, 22, 26, 30, 26, 30),
+        _mm512_setr_epi32(3, 7, 3, 7, 11, 15, 11, 15, 19, 23, 19, 23, 27, 31, 27, 31),
     ];
     places.map(|places| {
-        let twice = _mm512_permutex2var_epi64(a, places, b);
+        let twice = _mm512_permutex2var_epi32(a, places, b);
         _mm512_and_si512(_mm512_srlv_epi64(twice, shifts), low)
     })
 }

@@ -6,7 +6,7 @@ use rsllm_quant::{ActivationBlock, BlockQ5_0};
 
 use crate::kernels::Prepared;
 
-use super::dot::{Activations, Call, Weights, dot_rows, lanes_of_32, octets};
+use super::dot::{Activations, Call, Weights, dot_rows, groups_to_quads, quads};
 use super::halves;
 use super::simd::{load128, load512};
 use super::unpack::{IN_ORDER, each_unit, unpack_units};
@@ -30,8 +30,8 @@ pub(super) fn dot(
     };
     dot_rows::<[BlockQ5_0; 8], false>(
         call,
-        |x| Activations::of_32::<{ OFFSET as u8 }, 0>(x),
-        |unit| load_octets(unit),
+        |x| Activations::in_quads::<{ OFFSET as u8 }, 0>(x),
+        |unit| load_quads(unit),
     );
 }
 
@@ -82,10 +82,10 @@ pub(super) fn five_bits(qs_a: &[u8; 16], qs_b: &[u8; 16], qh_a: [u8; 4], qh_b: [
     _mm512_mask_add_epi8(low, fifth, low, _mm512_set1_epi8(16))
 }
 
-/// For dots, in the order of `octets`.
+/// For dots, in the order of `quads`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn load_octets(unit: &[BlockQ5_0; 8]) -> Weights {
+fn load_quads(unit: &[BlockQ5_0; 8]) -> Weights {
     let Weights { q, scales, .. } = load(unit);
-    Weights::new(octets(q), lanes_of_32(scales))
+    Weights::new(quads(q), groups_to_quads(scales))
 }

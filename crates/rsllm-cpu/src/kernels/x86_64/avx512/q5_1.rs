@@ -6,7 +6,7 @@ use rsllm_quant::{ActivationBlock, BlockQ5_1};
 
 use crate::kernels::Prepared;
 
-use super::dot::{Activations, Call, Weights, dot_rows, lanes_of_32, octets};
+use super::dot::{Activations, Call, Weights, dot_rows, groups_to_quads, quads};
 use super::halves;
 use super::q5_0::five_bits;
 use super::simd::load512;
@@ -31,8 +31,8 @@ pub(super) fn dot(
     };
     dot_rows::<[BlockQ5_1; 8], true>(
         call,
-        |x| Activations::of_32::<0, 1>(x),
-        |unit| load_octets(unit),
+        |x| Activations::in_quads::<0, 1>(x),
+        |unit| load_quads(unit),
     );
 }
 
@@ -68,14 +68,14 @@ fn load(unit: &[BlockQ5_1; 8]) -> Weights {
     Weights::new(q, scales)
 }
 
-/// For dots, in the order of `octets`.
+/// For dots, in the order of `quads`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn load_octets(unit: &[BlockQ5_1; 8]) -> Weights {
+fn load_quads(unit: &[BlockQ5_1; 8]) -> Weights {
     let Weights { q, scales, .. } = load(unit);
     Weights {
-        q: octets(q),
-        scales: lanes_of_32(scales),
+        q: quads(q),
+        scales: groups_to_quads(scales),
         minima: scales,
     }
 }

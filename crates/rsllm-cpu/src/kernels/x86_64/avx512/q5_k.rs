@@ -6,8 +6,8 @@ use rsllm_quant::{ActivationBlock, BlockQ5K};
 
 use crate::kernels::Prepared;
 
-use super::dot::{Activations, Call, Weights, dot_rows, lanes_of_32};
-use super::q4_k::{PLACES, nibble_octets, nibbles, scales_and_minima};
+use super::dot::{Activations, Call, Weights, dot_rows, groups_to_runs};
+use super::q4_k::{PLACES, nibble_runs, nibbles, scales_and_minima};
 use super::simd::{load128, load256};
 use super::unpack::{each_unit, unpack_units};
 
@@ -30,8 +30,8 @@ pub(super) fn dot(
     };
     dot_rows::<BlockQ5K, true>(
         call,
-        |x| Activations::of_32::<0, -1>(x),
-        |unit| load_octets(unit),
+        |x| Activations::in_runs::<0, -1>(x),
+        |unit| load_runs(unit),
     );
 }
 
@@ -71,16 +71,20 @@ fn load(block: &BlockQ5K) -> Weights {
     Weights::new(q, scales_and_minima(block))
 }
 
-/// For dots, in the order of `octets`.
+/// For dots, in the order of `runs`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn load_octets(block: &BlockQ5K) -> Weights {
+fn load_runs(block: &BlockQ5K) -> Weights {
     let bits = _mm512_broadcast_i64x4(load256::<0, _>(&block.qh));
     // Bit `g` of a byte belongs to group `g`; the rotations bring it to bit 4.
     let rotations = _mm512_setr_epi64(4, 3, 2, 1, 0, 63, 62, 61);
-    let mut q = nibble_octets(&block.qs);
-    let eighths = [0, 1, 2, 3].map(|v| _mm512_permutexvar_epi64(_mm512_set1_epi64(v), bits));
-    for (q, bits) in q.iter_mut().zip(eighths) {
+    let mut q = nibble_runs(&block.qs);
+    // Four bytes of the first and four of the second run, for every group.
+    let quarters = [0, 1, 2, 3].map(|v| {
+        let places = _mm512_set1_epi64((v + 4) << 32 | v);
+        _mm512_permutexvar_epi32(places, bits)
+    });
+    for (q, bits) in q.iter_mut().zip(quarters) {
         // q | bits & 16
         *q = _mm512_ternarylogic_epi32::<0xf8>(
             *q,
@@ -91,7 +95,7 @@ fn load_octets(block: &BlockQ5K) -> Weights {
     let minima = scales_and_minima(block);
     Weights {
         q,
-        scales: lanes_of_32(minima),
+        scales: groups_to_runs(minima),
         minima,
     }
 }

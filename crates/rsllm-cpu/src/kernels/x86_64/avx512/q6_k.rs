@@ -6,7 +6,7 @@ use rsllm_quant::{ActivationBlock, BlockQ6K, F16Le};
 
 use crate::kernels::Prepared;
 
-use super::dot::{Activations, Call, Weights, dot_rows, lanes_of_16, quads};
+use super::dot::{Activations, Call, Weights, dot_rows, quads, transposed};
 use super::simd::{load128, load256, load512};
 use super::unpack::{IN_ORDER, each_unit, unpack_units};
 
@@ -29,7 +29,7 @@ pub(super) fn dot(
     };
     dot_rows::<BlockQ6K, false>(
         call,
-        |x| Activations::of_16::<{ OFFSET as u8 }>(x),
+        |x| Activations::in_quads::<{ OFFSET as u8 }, 0>(x),
         |unit| load_quads(unit),
     );
 }
@@ -88,5 +88,5 @@ pub(in crate::kernels::x86_64) fn broadcast_half(half: F16Le) -> __m512 {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn load_quads(unit: &BlockQ6K) -> Weights {
     let Weights { q, scales, .. } = load(unit);
-    Weights::new(quads(q), lanes_of_16(scales))
+    Weights::new(quads(q), transposed(scales))
 }

@@ -6,7 +6,7 @@ use rsllm_quant::{ActivationBlock, BlockQ8_0};
 
 use crate::kernels::Prepared;
 
-use super::dot::{Activations, Call, Weights, dot_rows, lanes_of_32, octets};
+use super::dot::{Activations, Call, Weights, dot_rows, groups_to_quads, quads};
 use super::halves;
 use super::simd::{load256, load512};
 use super::unpack::{IN_ORDER, unpack_units};
@@ -30,8 +30,8 @@ pub(super) fn dot(
     };
     dot_rows::<[BlockQ8_0; 8], false>(
         call,
-        |x| Activations::of_32::<{ OFFSET as u8 }, 0>(x),
-        |unit| load_octets(unit),
+        |x| Activations::in_quads::<{ OFFSET as u8 }, 0>(x),
+        |unit| load_quads(unit),
     );
 }
 
@@ -73,10 +73,10 @@ fn unsigned(a: &BlockQ8_0, b: &BlockQ8_0) -> __m512i {
     _mm512_xor_si512(both, _mm512_set1_epi8(OFFSET as i8))
 }
 
-/// For dots, in the order of `octets`.
+/// For dots, in the order of `quads`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn load_octets(unit: &[BlockQ8_0; 8]) -> Weights {
+fn load_quads(unit: &[BlockQ8_0; 8]) -> Weights {
     let Weights { q, scales, .. } = load(unit);
-    Weights::new(octets(q), lanes_of_32(scales))
+    Weights::new(quads(q), groups_to_quads(scales))
 }
