@@ -118,3 +118,14 @@ def test_thoughts_and_calls_are_told_from_the_answer(model: rsllm.Model, core: A
     assert [(part.kind, part.text) for part in parts if part.text] == [("thinking", "Hm"), ("content", "Yes. ")]
     [call] = [call for part in parts for call in part.calls]
     assert (call.name, call.arguments) == ("clock", {})
+
+
+def test_the_command_line_shows_thoughts_apart(model: rsllm.Model, core: Any) -> None:
+    from rsllm.cli.sessions import LocalSession
+
+    core.behaviour.template = core.CHATML + "{# <think></think> #}"
+    core.behaviour.script = ["<think>", "Hm", "</think>", "\n\nYes"]
+    chunks = list(LocalSession(model).answer("hi"))
+    assert [(str(chunk), chunk.thinking) for chunk in chunks] == [("Hm", True), ("Yes", False)]
+    core.behaviour.script = ["No tags"]
+    assert [(str(chunk), chunk.thinking) for chunk in LocalSession(model).answer("hi")] == [("No tags", False)]

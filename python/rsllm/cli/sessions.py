@@ -18,6 +18,7 @@ from rsllm.cli.timings import local_timings, server_timings
 from rsllm.errors import OptionError, RsllmError
 
 if TYPE_CHECKING:
+    from rsllm.chat.parsers import OutputParser, Part
     from rsllm.client import Client
     from rsllm.model import Model
     from rsllm.streams import TokenStream
@@ -96,7 +97,7 @@ class LocalSession:
         self._chat.system = self.settings.system
         if self.settings.think is not None:
             self._chat.variables = {"enable_thinking": bool(self.settings.think)}
-        return self._follow(self._chat.stream(message, **options))
+        return self._follow(self._chat.stream(message, **options), self._chat.parser())
 
     def clear(self) -> None:
         """Forget the conversation; the system message stays."""
@@ -144,16 +145,21 @@ class LocalSession:
         with connect() as client:
             return table_of(client.tags())
 
-    def _follow(self, stream: TokenStream) -> Iterator[Chunk]:
+    def _follow(self, stream: TokenStream, parser: OutputParser | None = None) -> Iterator[Chunk]:
         self.timings, self.notes = [], []
         with stream:
             for token in stream:
-                yield Chunk(token)
+                yield from _chunks(parser.feed(token)) if parser is not None else [Chunk(token)]
+        yield from _chunks(parser.finish()) if parser is not None else []
         stats = stream.stats
         assert stats is not None, "the stream has ended"
         if stats.finish_reason == "context":
             self.notes.append("Note: stopped because the context is full; --num-ctx makes it longer")
         self.timings = local_timings(self._model, stats)
+
+
+def _chunks(parts: list[Part]) -> list[Chunk]:
+    return [Chunk(part.text, thinking=part.kind == "thinking") for part in parts if part.text]
 
 
 class ServerSession:
