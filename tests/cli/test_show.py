@@ -58,7 +58,7 @@ def golden(name: str, text: str) -> None:
 
 
 def test_what_a_model_is(store: Store) -> None:
-    golden("show", show("MINE").stdout)
+    golden("model", show("MINE").stdout)
     verbose = show("-v", "mine").stdout
     assert "    llama.block_count " in verbose
     assert "    token_embd.weight " in verbose

@@ -156,9 +156,17 @@ def main() -> None:
     cli(prog_name="rsllm")
 
 
+def _debug() -> bool:
+    """Whether tracebacks are wanted; not where it is the environment that is wrong."""
+    try:
+        return config().debug
+    except RsllmError:
+        return False
+
+
 def _report(error: Exception) -> int:
     """Say what went wrong; the exit code."""
-    if config().debug:
+    if _debug():
         import traceback
 
         traceback.print_exception(error)

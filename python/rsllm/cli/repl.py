@@ -129,7 +129,12 @@ class Repl:
 
     def _print_history(self) -> None:
         """The conversation that the model starts with."""
-        for message in self._session.history():
+        try:
+            history = self._session.history()
+        except RsllmError as error:  # it can be talked to all the same
+            _complain(error)
+            return
+        for message in history:
             prefix = ">>> " if message.get("role") == "user" else ""
             if message.get("role") != "system":
                 click.echo(f"{prefix}{message.get('content', '')}" + ("" if prefix else "\n"))
@@ -222,7 +227,7 @@ class Repl:
         except OptionError as error:
             click.echo(f'Couldn\'t set parameter: "{error}"')
             return
-        click.echo(f"Set parameter '{name}' to '{text.strip()}'")
+        click.echo(f"Set parameter '{name}' to '{', '.join(text.split())}'")
 
     def _set_system(self, text: str) -> None:
         if self._settings.raw:
@@ -271,7 +276,8 @@ class Repl:
         if options or self._settings.loading:
             click.echo("User defined parameters:")
             for name, value in {**request_options(options), **self._settings.loading}.items():
-                click.echo(f"  {name:<30} {value}")
+                for one in value if isinstance(value, list) else [value]:
+                    click.echo(f"  {name:<30} {one}")
             click.echo()
         for option in OPTIONS.values():
             mark = "*" if option.name in options else " "

@@ -97,8 +97,10 @@ LOADING: dict[str, Callable[[str], Any]] = {
 
 
 def set_option(settings: Settings, name: str, text: str) -> None:
-    """Set an option of a conversation, by either name; raises `OptionError`."""
+    """Set an option of a conversation, by either name; `stop` takes several words. Raises `OptionError`."""
     ours, value = parse_option(name, text)
+    if ours == "stop":
+        value = [word for part in text.split() for word in parse_option(name, part)[1]]
     if ours not in OPTIONS or ours in ("schema", "logprobs"):
         raise OptionError(f"{name} cannot be set here: use /set format", name=name)
     settings.options[ours] = value
