@@ -226,6 +226,55 @@ async def test_the_limit_counts_thoughts_and_answer_together(client: httpx2.Asyn
     assert (reply["message"]["content"], reply["done_reason"], reply["eval_count"]) == ("{", "length", 5)
 
 
+# Channels, as gpt-oss has them.
+
+HARMONY = (
+    "{{ tools }}{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endfor %}"
+    "<|start|>assistant{# <|channel|> #}"
+)
+CHANNEL, MESSAGE, END, START = 201, 202, 203, 204
+ANALYSIS = [CHANNEL, "analysis", MESSAGE, "Hm", END]
+
+
+def harmonist(bench: Bench, says: list[Any], **behaviour: Any) -> None:
+    """Let `tiny` be a model that speaks on channels."""
+    tokens = ["a"] * 201 + ["<|channel|>", "<|message|>", "<|end|>", "<|start|>"]
+    described = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": [1] * 201 + [3] * 4}
+    bench.add(
+        behaviour={"says": says, **behaviour},
+        metadata={**METADATA, **described, "tokenizer.chat_template": HARMONY},
+    )
+
+
+@pytest.mark.parametrize("delay", [0, 0.01])
+async def test_channels(client: httpx2.AsyncClient, bench: Bench, delay: float) -> None:
+    harmonist(bench, [*ANALYSIS, START, "assistant", CHANNEL, "final", MESSAGE, "Ye", "s"], delay=delay)
+    assert (await chat(client))["message"] == {"role": "assistant", "content": "Yes", "thinking": "Hm"}
+    reply = await chat(client, think=False)
+    assert reply["message"] == {"role": "assistant", "content": "Yes"}
+    assert "its thoughts were left out" in reply["warnings"][0]
+    call = [START, "assistant", CHANNEL, "commentary to=functions.clock", MESSAGE, '{"a": 1}']
+    harmonist(bench, [*ANALYSIS, *call], delay=delay)
+    tools = [{"type": "function", "function": {"name": "clock"}}]
+    message = (await chat(client, tools=tools))["message"]
+    assert message["thinking"] == "Hm"
+    assert [call["function"]["arguments"] for call in message["tool_calls"]] == [{"a": 1}]
+
+
+@pytest.mark.parametrize("delay", [0, 0.01])
+async def test_a_constraint_holds_on_the_final_channel(client: httpx2.AsyncClient, bench: Bench, delay: float) -> None:
+    final = [CHANNEL, "final", MESSAGE, "no JSON"]
+    harmonist(bench, [*ANALYSIS, START, "assistant", *final], says_in_schema=["{", "}"], delay=delay)
+    reply = await generate(client, format=SCHEMA)
+    assert (reply["response"], reply["thinking"]) == ("{}", "Hm")
+    begun = [CHANNEL, *b"analysis", MESSAGE, *b"Hm", END, *b"<|start|>assistant<|channel|>final<|message|>", *b"{}"]
+    assert reply["context"][-len(begun) :] == begun
+    harmonist(bench, final, says_in_schema=["{}"], delay=delay)
+    reply = await generate(client, format=SCHEMA)
+    assert reply["response"] == "{}" and "thinking" not in reply
+    assert bytes(reply["context"]).decode().endswith("<|start|>assistant<|channel|>final<|message|>{}")
+
+
 # In other protocols.
 
 
