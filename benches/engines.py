@@ -24,12 +24,17 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """Name, worker script, environment folder under the peers' (none: this interpreter), and what it is."""
+    """Name, worker script, environment folder under the peers' (none: this interpreter), and what it is.
+
+    `isa` limits rsllm to an instruction set; it is then compared with `counterpart` alone, a peer limited likewise.
+    """
 
     name: str
     worker: str
     folder: str | None
     about: str
+    isa: str | None = None
+    counterpart: str | None = None
 
     @property
     def python(self) -> Path:
@@ -41,8 +46,10 @@ ENGINES = {
     spec.name: spec
     for spec in (
         EngineSpec("rsllm", "rsllm_worker", None, "this project, from this environment"),
+        EngineSpec("rsllm-no-amx", "rsllm_worker", None, "the same without AMX", "avx512", "llama-no-amx"),
+        EngineSpec("rsllm-avx2", "rsllm_worker", None, "the same with AVX2 at most", "avx2", "llama-avx2"),
         EngineSpec("llama-native", "llama_cpp_worker", "llama-native", "llama.cpp built for this machine by clang"),
-        EngineSpec("llama-no-amx", "llama_cpp_worker", "llama-no-amx", "the same without AMX"),
+        EngineSpec("llama-no-amx", "llama_cpp_worker", "llama-no-amx", "llama-native without AMX"),
         EngineSpec("llama-avx2", "llama_cpp_worker", "llama-avx2", "llama.cpp with GGML_NATIVE=OFF"),
         EngineSpec("xllamacpp", "xllamacpp_worker", "xllamacpp", "llama.cpp as shipped in a wheel"),
         EngineSpec("mistralrs", "mistralrs_worker", "mistralrs", "mistral.rs as shipped in a wheel"),
@@ -71,6 +78,8 @@ class Worker:
         self._log = tempfile.TemporaryFile()
         # mistral.rs takes its thread count from the environment alone.
         environment = os.environ | {"RAYON_NUM_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}
+        if spec.isa:
+            environment["RSLLM_ISA"] = spec.isa
         self._child = subprocess.Popen(
             [str(spec.python), str(Path(__file__).parent / "workers" / f"{spec.worker}.py")],
             stdin=subprocess.PIPE,

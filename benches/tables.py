@@ -5,6 +5,7 @@ from __future__ import annotations
 from statistics import median
 from typing import Any
 
+from benches.engines import ENGINES
 from benches.record import Record
 
 OURS = "rsllm"
@@ -31,11 +32,18 @@ def print_speeds(record: Record, threads: int) -> None:
     print("| --- |" + " --- |" * len(cells))
     for engine in engines:
         print(f"| {engine} | " + " | ".join(speed(record, cell, threads, engine) for cell in cells) + " |")
-    if OURS in engines:
-        for engine in engines:
-            if engine != OURS:
-                found = [ratio(record, cell, threads, engine) for cell in cells]
-                print(f"| rsllm / {engine} | " + " | ".join(found) + " |")
+    for ours, peer in pairs(engines):
+        found = [ratio(record, cell, threads, ours, peer) for cell in cells]
+        print(f"| {ours} / {peer} | " + " | ".join(found) + " |")
+
+
+def pairs(engines: list[str]) -> list[tuple[str, str]]:
+    """Who is compared with whom: rsllm with every peer; limited to an instruction set, with the peer limited so."""
+    found = []
+    for ours in (spec for spec in ENGINES.values() if spec.worker == ENGINES[OURS].worker and spec.name in engines):
+        peers = [name for name in engines if ENGINES[name].worker != ours.worker]
+        found += [(ours.name, peer) for peer in peers if ours.counterpart in (None, peer)]
+    return found
 
 
 def speed(record: Record, cell: str, threads: int, engine: str) -> str:
@@ -51,10 +59,10 @@ def speed(record: Record, cell: str, threads: int, engine: str) -> str:
     return text + (" *" if disturbed else "")
 
 
-def ratio(record: Record, cell: str, threads: int, peer: str) -> str:
-    """rsllm's median over the peer's."""
-    ours, theirs = (tokens_per_second(record, cell, threads, engine) for engine in (OURS, peer))
-    return f"{median(ours) / median(theirs):.2f}" if ours and theirs else "-"
+def ratio(record: Record, cell: str, threads: int, ours: str, peer: str) -> str:
+    """The median of `ours` over that of `peer`."""
+    rates, others = (tokens_per_second(record, cell, threads, engine) for engine in (ours, peer))
+    return f"{median(rates) / median(others):.2f}" if rates and others else "-"
 
 
 def tokens_per_second(record: Record, cell: str, threads: int, engine: str) -> list[float]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from protocol import serve
@@ -10,11 +11,13 @@ from rsllm import _core
 
 
 class Rsllm:
-    """One engine, F16 KV, the instruction set it chooses by itself."""
+    """One engine, F16 KV, the instruction set of `RSLLM_ISA` or the one it chooses by itself."""
 
     def load(self, model: str, threads: int, context: int) -> dict[str, Any]:
         """Loads and says what was chosen, and how many bytes of weights a generated token reads."""
-        self.engine = _core.Engine(model, threads=threads, context=context, kv_type="f16")
+        self.engine = _core.Engine(
+            model, threads=threads, context=context, kv_type="f16", isa=os.environ.get("RSLLM_ISA")
+        )
         info = self.engine.info()
         return {
             "version": _core.__version__,
