@@ -29,7 +29,10 @@ def services_of(request: Request) -> Services:
 
 
 async def read_body(request: Request) -> Body:
-    """The body, parsed; 413 where it is larger than RSLLM_MAX_BODY."""
+    """The body, parsed; 413 where it is larger than RSLLM_MAX_BODY, 415 where it is compressed."""
+    encoding = request.headers.get("content-encoding", "identity").strip().lower()
+    if encoding not in ("", "identity"):
+        raise ApiError(415, f"bodies in the encoding {encoding[:60]!r} are not read", hint="send it uncompressed")
     limit = services_of(request).config.max_body_bytes
     too_large = ApiError(
         413, f"the body is larger than {limit:,} bytes", hint="RSLLM_MAX_BODY sets how much the server reads"
