@@ -126,3 +126,32 @@ def test_progress_of_an_upload(server: Bench) -> None:
         events = list(create.sent(client, request, files))
     copying = [event for event in events if event["status"].startswith("copying file sha256:")]
     assert copying[-1]["completed"] == copying[-1]["total"] == Path("tiny.gguf").stat().st_size
+
+
+def test_everything_in_a_modelfile_is_kept(server: Bench) -> None:
+    parameters = {"temperature": 0.5, "top_k": 7, "top_p": 0.8, "num_ctx": 64, "repeat_penalty": 1.1, "seed": 42}
+    lines = [f"PARAMETER {name} {value}" for name, value in parameters.items()]
+    texts = [
+        "TEMPLATE {{ .Prompt }}",
+        "RENDERER qwen3",
+        "PARSER qwen3",
+        "LICENSE MIT",
+        "SYSTEM Be nice.",
+        "REQUIRES 0.9",
+    ]
+    model = created(server, "-f", "-", stdin="\n".join(["FROM ./tiny.gguf", *texts, *lines, "MESSAGE user hi"]))
+    assert model.parameters == parameters
+    assert (model.template, model.system, model.licenses) == ("{{ .Prompt }}", "Be nice.", ["MIT"])
+    said = [model.config[name] for name in ("renderer", "parser", "requires")]
+    assert (said, model.messages) == (["qwen3", "qwen3", "0.9"], [{"role": "user", "content": "hi"}])
+
+
+def test_devices_and_pipes_are_no_models(server: Bench, tmp_path: Path) -> None:
+    import os
+
+    os.mkfifo(tmp_path / "pipe")
+    for path in ("/dev/random", "/dev/zero", str(tmp_path / "pipe"), "/proc/self/mem"):
+        result = run("create", "m", "-f", "-", stdin=f"FROM {path}")
+        assert result.exit_code == 1, path
+        assert result.stderr.startswith("Error: "), path
+    assert server.store.names() == []

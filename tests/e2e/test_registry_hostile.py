@@ -3,6 +3,7 @@ but parts to go on from."""
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -262,9 +263,28 @@ def test_a_digest_that_is_none_is_refused(
     text = "null" if digest is None else f'"{digest}"'
     raw = f'{{"layers":[{{"mediaType":"{media_type}","digest":{text},"size":4}}]}}'.encode()
     registry.manifests["library/m", "latest"] = raw
+    (tmp_path / "x").write_text("not ours")
     with pytest.raises(ManifestError, match=r"layers\[0\]\.digest"):
         pull_it(store, registry, tmp_path)
     assert not registry.asked("blob")
+    assert not store.root.exists()
+    assert (tmp_path / "x").read_text() == "not ours"
+
+
+@pytest.mark.parametrize("kind", ["manifest", "token"])
+def test_a_small_answer_that_grows_when_it_is_unpacked_is_refused(
+    kind: str, store: Store, registry: HostileRegistry, manifest: Manifest, tmp_path: Path
+) -> None:
+    bomb = gzip.compress(bytes(10**7))
+
+    def packed(exchange: Exchange) -> None:
+        exchange.answer(200, bomb, Content_Encoding="gzip")
+
+    if kind == "token":
+        registry.lock()
+    registry.tricks[kind] = packed
+    with pytest.raises(RegistryError, match=r"answers compressed|access denied"):
+        pull_it(store, registry, tmp_path)
     assert not store.root.exists()
 
 

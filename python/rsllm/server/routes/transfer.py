@@ -12,9 +12,10 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from rsllm.errors import ModelNotFoundError
+from rsllm.errors import GgufError, ModelNotFoundError
 from rsllm.refs.sources import is_source
 from rsllm.server import options
+from rsllm.server.errors import ApiError
 from rsllm.server.routes.common import model_name, progress_response, read_body, services_of
 from rsllm.server.schemas import TransferRequest
 from rsllm.server.service import Services, in_thread
@@ -144,5 +145,8 @@ async def _create(services: Services, name: ModelName, asked: Any) -> AsyncItera
             async for event in services.pull(services.models.store, source, insecure=False, typed=False):
                 if event.status != "success":  # that is for the end of it all
                     yield event
-    async for event in in_thread(create(services.models.store, name, asked)):
-        yield event
+    try:
+        async for event in in_thread(create(services.models.store, name, asked)):
+            yield event
+    except GgufError as error:  # what was sent is no model: not a failure of this server
+        raise ApiError(400, str(error), hint=error.hint) from error
