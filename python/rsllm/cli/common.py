@@ -208,7 +208,8 @@ def complete_models(context: click.Context, parameter: click.Parameter, incomple
     except (RsllmError, OSError):  # a shell that completes is no place for errors
         names = []
     found = [CompletionItem(name) for name in names if name.lower().startswith(incomplete.lower())]
-    return [*found, CompletionItem(incomplete, type="file")]
+    # Files come first: in bash that item clears what stands before it.
+    return [CompletionItem(incomplete, type="file"), *found]
 
 
 def json_option(function: Function) -> Function:

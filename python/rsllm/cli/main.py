@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import importlib
 import io
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -74,6 +75,14 @@ class _Cli(click.Group):
             if not close:
                 raise
             raise click.UsageError(f"No such command {arguments[0]!r}; did you mean {close[0]!r}?", context) from None
+
+    def _main_shell_completion(self, context_arguments: Any, prog_name: str, complete_var: str | None = None) -> None:
+        variable = complete_var or f"_{prog_name}_COMPLETE".replace("-", "_").replace(".", "_").upper()
+        if variable in os.environ:  # a shell asks, and only then is it imported
+            from rsllm.cli.completion import register
+
+            register()
+        super()._main_shell_completion(context_arguments, prog_name, complete_var)
 
     def main(
         self,
