@@ -182,6 +182,41 @@ def test_a_constraint_that_is_none_is_refused(server: str, fields: dict[str, Any
     assert text in response.json()["error"]
 
 
+def test_a_stop_string_across_tokens_never_leaks(server: str) -> None:
+    options = {**GREEDY, "num_predict": 24}
+    text = ask(server, "generate", prompt="Tell me of the sea.", options=options)["response"]
+    for begin, length in ((9, 9), (12, 2), (5, 14)):  # they begin and end within tokens
+        stop = text[begin : begin + length]
+        body = {"model": "smollm2", "prompt": "Tell me of the sea.", "options": {**options, "stop": [stop]}}
+        with httpx2.stream("POST", f"{server}/api/generate", json=body, timeout=120) as response:
+            pieces = [json.loads(line)["response"] for line in response.iter_lines()]
+        assert "".join(pieces) == text[: text.index(stop)]
+    # What only looked like one comes at the end.
+    held = ask(server, "generate", prompt="Tell me of the sea.", options={**options, "stop": [text[-4:] + "never"]})
+    assert held["response"] == text
+
+
+def test_seeds(server: str) -> None:
+    def say(**options: Any) -> str:
+        return str(ask(server, "generate", prompt="Tell me a story.", options={**GREEDY, **options})["response"])
+
+    assert say(temperature=0.9, seed=5) == say(temperature=0.9, seed=5) != say(temperature=0.9, seed=6)
+    assert say(seed=5) == say(seed=6)
+
+
+def test_embeddings_of_a_batch_are_those_of_each(server: str) -> None:
+    texts = [f"chunk {index} " + "word " * (index % 5 * 20) for index in range(12)]
+    together = ask(server, "embed", input=texts)["embeddings"]
+    for text, vector in list(zip(texts, together, strict=True))[:4]:
+        [alone] = ask(server, "embed", input=text)["embeddings"]
+        assert max(abs(a - b) for a, b in zip(alone, vector, strict=True)) < 1e-4
+        assert abs(sum(value * value for value in vector) - 1) < 1e-4
+    assert len({len(vector) for vector in together}) == 1
+    reply = ask(server, "embed", input="word " * 600, dimensions=64)
+    assert reply["prompt_eval_count"] > 600 and "was cut" not in str(reply["warnings"])
+    assert abs(sum(value * value for value in reply["embeddings"][0]) - 1) < 1e-4
+
+
 def test_a_conversation_longer_than_the_context_is_cut_and_said(server: str) -> None:
     ask(server, "generate", keep_alive=0)  # or a context that is longer already would be used
     messages = [{"role": ("user", "assistant")[i % 2], "content": f"word{i} " * 20} for i in range(21)]
