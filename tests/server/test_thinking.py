@@ -176,6 +176,8 @@ async def test_a_constraint_from_the_first_token_where_nothing_is_thought(
     reply = await chat(client, format=SCHEMA)
     assert reply["message"] == {"role": "assistant", "content": "{}"}
     assert reply["eval_count"] == 1
+    logprobs = (await chat(client, format=SCHEMA, logprobs=True))["logprobs"]
+    assert [entry["token"] for entry in logprobs] == ["{}"]
 
 
 async def test_thoughts_that_cannot_be_off_come_before_the_constraint(client: httpx2.AsyncClient, bench: Bench) -> None:

@@ -275,7 +275,7 @@ class _Thoughts:
                 # The last token holds more than the tag, which the model would take for the beginning of its answer.
                 ids = await self._lease.tokenize(self._parts())
         if not self._has_thought:
-            ids = []
+            ids, self._answer._logprobs = [], None
         head = self._reading.choice.head_of_answer(after_thoughts=self._has_thought)
         if head:
             ids = [*ids, *await self._lease.tokenize([(head, True)])]
