@@ -173,6 +173,10 @@ def _text(value: dict[str, Any], key: str, where: str) -> str:
         return ""
     if not isinstance(text, str):
         raise ManifestError(f"{where}.{key} is {_kind(text)} and not a text", field=f"{where}.{key}")
+    try:
+        text.encode()
+    except UnicodeEncodeError:  # half of a pair, which JSON can spell
+        raise ManifestError(f"{where}.{key} is not valid Unicode", field=f"{where}.{key}") from None
     return text
 
 
