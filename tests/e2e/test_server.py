@@ -135,6 +135,9 @@ def test_a_constraint_waits_for_the_end_of_the_thoughts(server: str, thinker: st
     reply = ask(server, "chat", model=thinker, messages=messages, format=schema, options=options)
     assert reply["message"]["thinking"]
     assert isinstance(json.loads(reply["message"]["content"])["age"], int)
+    refused = {"model": thinker, "messages": messages, "format": {"type": "object", "not": {}}}
+    response = httpx2.post(f"{server}/api/chat", json=refused, timeout=120)
+    assert response.status_code == 400 and "`not`" in response.json()["error"]
     reply = ask(server, "chat", model=thinker, messages=messages, format=schema, options=GREEDY, think=False)
     assert isinstance(json.loads(reply["message"]["content"])["age"], int)
     assert "thinking" not in reply["message"]

@@ -143,6 +143,7 @@ class Answer:
         begun: list[int] | None = None
         parser = reading.parser(self._prompt.text)
         if any(options.get(name) is not None for name in _CONSTRAINTS) and reading.may_think(self._prompt.text):
+            await self._try_constraint()
             thoughts = _Thoughts(self, reading, parser)
             async for piece in thoughts.pieces():
                 yield piece
@@ -156,6 +157,12 @@ class Answer:
         async for piece in self._read([*self._prompt.ids, *(begun or ())], options, parser):
             yield piece
         self._close(parser)
+
+    async def _try_constraint(self) -> None:
+        """Let the engine refuse a constraint before anything is said, and not when the thoughts have ended."""
+        trial = await self._lease.generate(self._prompt.ids[:1], {**self._options, "max_tokens": 0})
+        async for _ in trial:
+            pass
 
     async def _plain(self) -> AsyncIterator[Piece]:
         generation = await self._lease.generate(self._prompt.ids, self._options)
