@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -26,6 +26,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 EXPECTED_SKIPS = ("soak:", "no GPU", "this machine has no ")
 
 unexpected_skips: list[str] = []
+said: list[str] = []
 
 # No test may touch the user's own models; children inherit this.
 _models = tempfile.TemporaryDirectory(prefix="rsllm-models-")
@@ -71,6 +72,15 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     for skip in unexpected_skips:
         terminalreporter.write_line(f"unexpected skip: {skip}", red=True)
+    for line in said:
+        terminalreporter.write_line(line)
+
+
+@pytest.fixture
+def say(request: pytest.FixtureRequest) -> Callable[[str], None]:
+    """Prints a line at the end of the run: for tests that have several forms, which of them it was."""
+    name = request.node.name
+    return lambda text: said.append(f"{name}: {text}")
 
 
 @pytest.fixture(scope="session")

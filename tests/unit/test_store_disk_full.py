@@ -1,7 +1,7 @@
 """A disk that is full or read-only: a clear error, nothing half-written, and all works again once it is not.
 
 Whoever may mount gets a file system of two megabytes for it; everybody gets a limit on the size of files, which the
-kernel enforces as well. A printed line says which of them ran.
+kernel enforces as well. A line at the end of the run says which of them ran.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -99,35 +100,36 @@ def can_mount() -> bool:
         return False
 
 
-def test_a_file_larger_than_the_limit(tmp_path: Path) -> None:
+def test_a_file_larger_than_the_limit(tmp_path: Path, say: Callable[[str], None]) -> None:
     limit = "resource.setrlimit(resource.RLIMIT_FSIZE, (1_000_000, 1_000_000))"
     assert run(ADD.format(limit=limit), str(tmp_path / "models")) == "EFBIG"
-    print("ran: a limit on the size of files (EFBIG)")
+    say("ran: a limit on the size of files (EFBIG)")
     store = Store(tmp_path / "models")
     add_model(store, "large", bytes(4_000_000))
     assert check(store) == []
 
 
-def test_a_file_system_without_room(tmp_path: Path) -> None:
+def test_a_file_system_without_room(tmp_path: Path, say: Callable[[str], None]) -> None:
     """In a mount namespace of its own, so that nothing else sees the file system and nothing is left of it."""
     if not can_mount():
-        print("ran: nothing; this user may not mount, so only the limit on the size of files is tested (EFBIG)")
+        say("ran: nothing; this user may not mount, so only the limit on the size of files is tested (EFBIG)")
         return
     mount = 'mount -t tmpfs -o size=2m tmpfs "$1" && shift && exec "$@"'
     prefix = ("unshare", "--mount", "sh", "-c", mount, "sh", str(tmp_path))
     assert run(ADD.format(limit=""), str(tmp_path / "models"), prefix=prefix) == "ENOSPC"
-    print("ran: a file system of two megabytes (ENOSPC)")
+    say("ran: a file system of two megabytes (ENOSPC)")
 
 
-def test_a_file_system_for_reading_only(tmp_path: Path) -> None:
+def test_a_file_system_for_reading_only(tmp_path: Path, say: Callable[[str], None]) -> None:
     """What the kernel says of such a file system is also said to `root`; for other users see `test_store.py`."""
     add_model(Store(tmp_path / "models"), "small", b"w")
     if not can_mount():
-        print("ran: nothing; this user may not mount, so only the made-up refusals of test_store.py are tested")
+        say("ran: nothing; this user may not mount, so only the made-up refusals of test_store.py are tested")
         return
     mount = 'mount --bind "$1" "$1" && mount -o remount,ro,bind "$1" && shift && exec "$@"'
     prefix = ("unshare", "--mount", "sh", "-c", mount, "sh", str(tmp_path))
     assert run(READ, str(tmp_path / "models"), prefix=prefix) == "refused"
+    say("ran: a file system mounted for reading only (EROFS)")
 
 
 def test_a_manifest_that_cannot_be_written_leaves_the_one_before(tmp_path: Path) -> None:
