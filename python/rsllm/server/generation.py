@@ -81,7 +81,7 @@ async def _run(
             return
         asked = _with_stops(asked, served, request, task)
         prompt = await task.prompt(lease, Fit(request.truncate, request.shift, asked.num_keep))
-        warnings = [*asked.warnings, *task.warnings, *prompt.warnings]
+        warnings = [*asked.warnings, *_longer_context(request, lease), *task.warnings, *prompt.warnings]
         for warning in (*task.warnings, *prompt.warnings):
             log.warning("%s", warning)
         if request.render_only:
@@ -94,6 +94,14 @@ async def _run(
         context = [*prompt.ids, *answer.ids] if task.with_context else None
         metrics = {**clock.metrics(), **answer.metrics}
         yield Final(answer.reason, metrics, [*warnings, *answer.warnings], context)
+
+
+def _longer_context(request: Inference, lease: Lease) -> list[str]:
+    """A model that is loaded with more than a request asks for is not loaded anew for it, and that is said."""
+    wanted, there = request.options.get("num_ctx"), int(lease.info.get("context") or 0)
+    if not isinstance(wanted, (int, float)) or not 0 < wanted < there:
+        return []
+    return [f"num_ctx {wanted:g}: the model is loaded with a context of {there} tokens, which is used"]
 
 
 # Prompts of /api/generate.
