@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -64,6 +64,7 @@ class Config:
     `RSLLM_SERVER_IDLE`        how long such a server stays with nothing loaded and nothing to do (default 10m)
     `RSLLM_STATE`              folder of the log and the lock of such a server
     `RSLLM_LOG_FORMAT`         lines of the server's log: `text`, for people, or `json`
+    `OTEL_…`                   OpenTelemetry's own: with an endpoint or an exporter of traces the server tells requests
     `NO_COLOR`                 no colours, whatever the terminal can do
     ========================== =============================================================================
     """
@@ -84,6 +85,7 @@ class Config:
     server_idle_seconds: float = 600.0
     go_template: bool | None = None
     log_format: str = "text"
+    telemetry: bool = False
     no_prune: bool = False
     registry_mirrors: tuple[str, ...] = ()
     hf_endpoint: str | None = None
@@ -129,6 +131,7 @@ class Config:
             client_seconds=_seconds("RSLLM_CLIENT_TIMEOUT", text("RSLLM_CLIENT_TIMEOUT"), 60.0) or math.inf,
             server=_choice("RSLLM_SERVER", text("RSLLM_SERVER"), ("auto", "keep", "never")),
             server_idle_seconds=_seconds("RSLLM_SERVER_IDLE", text("RSLLM_SERVER_IDLE"), 600.0),
+            telemetry=_telemetry(text),
             log_format=_choice("RSLLM_LOG_FORMAT", text("RSLLM_LOG_FORMAT"), ("text", "json")),
             key_path=_home(environment) / ".ollama" / "id_ed25519",
             go_template=_flag(text("OLLAMA_GO_TEMPLATE")) if text("OLLAMA_GO_TEMPLATE") else None,
@@ -168,6 +171,14 @@ def _detail(value: str) -> int:
     """0, 1 or 2: a switch, or a number."""
     more = value.isascii() and value.isdigit() and value.lstrip("0") not in ("", "1")
     return 2 if more else int(_flag(value))
+
+
+def _telemetry(text: Callable[[str], str]) -> bool:
+    """Whether OpenTelemetry's variables ask for traces."""
+    exporter = text("OTEL_TRACES_EXPORTER").lower()
+    if text("OTEL_SDK_DISABLED").lower() == "true" or exporter == "none":
+        return False
+    return bool(exporter or text("OTEL_EXPORTER_OTLP_ENDPOINT") or text("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"))
 
 
 def _list(value: str) -> tuple[str, ...]:

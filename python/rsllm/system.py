@@ -35,6 +35,7 @@ __all__ = [
     "memory",
     "process_figures",
     "processor_name",
+    "raise_file_limit",
     "signal_name",
     "sync_folder",
 ]
@@ -267,6 +268,18 @@ def process_figures() -> dict[str, float]:
         return figures
     page = os.sysconf("SC_PAGE_SIZE")
     return {**figures, "resident_bytes": resident * page, "own_bytes": (resident - shared) * page}
+
+
+def raise_file_limit(most: int = 65_536) -> None:
+    """Let this process have as many files and connections open as it may, up to `most`; less is the system's default,
+    for programs that cannot count beyond 1,024."""
+    if resource is None:
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def limit_memory(limit: int) -> None:

@@ -66,13 +66,15 @@ PARTS: dict[str, set[str]] = {
 }  # fmt: skip
 # What the package may import from outside itself; the standard library is free.
 DEPENDENCIES = {
-    "click", "cryptography", "httpx2", "jinja2", "numpy", "prometheus_client", "rich", "starlette", "uvicorn",
+    "click", "cryptography", "httpx2", "jinja2", "numpy", "opentelemetry", "prometheus_client", "rich", "starlette",
+    "uvicorn",
 }  # fmt: skip
 ONLY_IN = {
     "click": {"cli"},
     "cryptography": {"registry"},
     "httpx2": {"client", "registry"},
     "jinja2": {"chat"},
+    "opentelemetry": {"server"},
     "prometheus_client": {"server"},
     "rich": {"cli"},
     "starlette": {"server"},

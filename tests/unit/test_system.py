@@ -131,3 +131,15 @@ def test_a_thread_can_leave_the_disk_to_others() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == f"{sys.platform.startswith('linux')}\n"
     assert callable(lower_io_priority)
+
+
+def test_a_server_may_have_more_connections_than_the_default() -> None:
+    code = (
+        "import resource; from rsllm.system import raise_file_limit\n"
+        "hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (64, hard)); raise_file_limit(128)\n"
+        "assert resource.getrlimit(resource.RLIMIT_NOFILE) == (128, hard)\n"
+        "raise_file_limit(100)\n"
+        "assert resource.getrlimit(resource.RLIMIT_NOFILE) == (128, hard), 'never lowered'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=30)

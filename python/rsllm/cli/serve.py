@@ -54,6 +54,11 @@ def command(host: str | None, allow_public: bool, idle_exit: float | None, log_f
       RSLLM_API_KEY             a key that every request must carry
       RSLLM_ALLOW_PUBLIC        1: as --allow-public
       RSLLM_MAX_BODY            most bytes of a request (default 64 MiB)
+      RSLLM_REQUEST_TIMEOUT     how long a request may keep a model busy (default: for ever)
+      RSLLM_CLIENT_TIMEOUT      how long a client may stall (default 1m)
+      RSLLM_LOG_FORMAT          text, or json: an object a line
+      OTEL_EXPORTER_OTLP_ENDPOINT
+                                where OpenTelemetry's spans go (pip install 'rsllm[otel]')
 
     \b
     Examples:

@@ -30,6 +30,7 @@ from rsllm.server.errors import ApiError, answer
 from rsllm.server.metrics import Figures
 from rsllm.server.routes import health
 from rsllm.server.service import Services
+from rsllm.server.spans import Spans
 from rsllm.server.streaming import JsonResponse
 from rsllm.server.trace import Trace
 
@@ -105,11 +106,14 @@ class Rules:
 class Access:
     """The outermost layer of the application."""
 
-    def __init__(self, app: ASGIApp, rules: Rules, services: Services, figures: Figures) -> None:
+    def __init__(
+        self, app: ASGIApp, rules: Rules, services: Services, figures: Figures, spans: Spans | None = None
+    ) -> None:
         self._app = app
         self._rules = rules
         self._services = services
         self._figures = figures
+        self._spans = spans
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -143,15 +147,17 @@ class Access:
             await JsonResponse.of_error(error, hidden=self._services.hidden)(scope, receive, answered)
         finally:
             self._services.active -= 1
-            self._over(trace)
+            self._over(trace, headers)
             tracing.leave(token)
 
-    def _over(self, trace: Trace) -> None:
+    def _over(self, trace: Trace, headers: Headers) -> None:
         trace.ended = time.perf_counter()
         self._figures.request(trace)
         is_probe = trace.path in health.PATHS
         if not is_probe:
             self._services.last_request = time.monotonic()
+            if self._spans is not None:
+                self._spans.record(trace, headers)
         level = logging.DEBUG if is_probe else logging.INFO
         fields = {"fields": trace.fields()}
         log.log(level, "%s %s %s", trace.method, trace.path, trace.status or "-", extra=fields)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
@@ -17,6 +18,7 @@ from rsllm.server.access import Access, Rules
 from rsllm.server.metrics import Figures
 from rsllm.server.routes import dialects, health, inference, models, transfer
 from rsllm.server.service import Services
+from rsllm.server.spans import Spans
 from rsllm.server.streaming import JsonResponse
 
 __all__ = ["OLLAMA_VERSION", "create_app"]
@@ -27,8 +29,8 @@ OLLAMA_VERSION = "0.33.0"
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def create_app(services: Services, *, rules: Rules | None = None) -> Starlette:
-    """The ASGI application. `services.pool` is closed with it."""
+def create_app(services: Services, *, rules: Rules | None = None, spans: Spans | None = None) -> Starlette:
+    """The ASGI application. `services.pool` and `spans` are closed with it."""
     rules = rules or Rules(check_host=True, origins=services.config.origins, api_key=services.config.api_key)
 
     figures = Figures()
@@ -38,10 +40,12 @@ def create_app(services: Services, *, rules: Rules | None = None) -> Starlette:
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         async with services.pool:
             yield
+        if spans is not None:
+            await asyncio.to_thread(spans.close)
 
     app = Starlette(
         routes=_routes(),
-        middleware=[Middleware(Access, rules=rules, services=services, figures=figures)],
+        middleware=[Middleware(Access, rules=rules, services=services, figures=figures, spans=spans)],
         exception_handlers={HTTPException: _http_error},
         lifespan=lifespan,
     )

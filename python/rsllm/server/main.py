@@ -18,6 +18,7 @@ from typing import Any
 
 import uvicorn
 
+import rsllm
 from rsllm.address import Address
 from rsllm.config import Config, config
 from rsllm.errors import OptionError, RsllmError
@@ -28,7 +29,9 @@ from rsllm.server.connection import Connection
 from rsllm.server.logs import logging_to
 from rsllm.server.models import Models
 from rsllm.server.service import Services
+from rsllm.server.spans import spans_from
 from rsllm.store.store import Store
+from rsllm.system import raise_file_limit
 
 __all__ = ["DRAIN_SECONDS", "Server", "check_address", "serve", "server_settings"]
 
@@ -55,12 +58,13 @@ def serve(
     settings = settings or config()
     address = address or Address.parse(settings.host)
     check_address(address, settings, allow_public=allow_public)
+    raise_file_limit()  # each connection is one
     with logging_to(log_file, form=settings.log_format, detail=max(settings.log_detail, int(settings.debug))):
         store = Store.default()
         store.start(no_prune=settings.no_prune)
         services = Services(settings, Models(store), RunnerPool.from_config(settings, warm=warm))
         rules = Rules(address.is_loopback, settings.origins, settings.api_key)
-        app = create_app(services, rules=rules)
+        app = create_app(services, rules=rules, spans=spans_from(settings, rsllm.__version__))
         server = Server(server_settings(app, address.host, address.port), services, idle_seconds)
         _announce(address, settings)
         try:
@@ -154,8 +158,6 @@ class Server(uvicorn.Server):
 
 
 def _announce(address: Address, settings: Config) -> None:
-    import rsllm
-
     log.info("rsllm %s listens on %s, models in %s", rsllm.__version__, address, settings.models_dir)
     if not address.is_loopback and not settings.api_key:
         log.warning("everybody who can reach %s may use, change and delete models: no API key is set", address)
