@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from collections.abc import Callable
 from typing import Any
 
 import httpx2
 import pytest
 
 from rsllm.store.manifest import MediaType
-from tests.server.conftest import CHATML, METADATA, Bench, lines
+from tests.server.conftest import CHATML, METADATA, Bench, asking, lines
 
 HI = [{"role": "user", "content": "hi"}]
 THINKING = CHATML.replace(
@@ -339,3 +341,18 @@ async def test_a_go_template_tells_its_tags(client: httpx2.AsyncClient, bench: B
     assert (await chat(client))["message"]["thinking"] == "Hm, so"
     assert (await rendered(client, think=False)).endswith("<no>")
     assert not (await rendered(client, think="high")).endswith("<no>")
+
+
+async def test_nobody_gets_between_thoughts_and_answer(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(parallel=1, max_queue=1)
+    thinker(bench, says_in_schema=["{}"], delay=0.02)
+    async with bench.pool, asking(bench) as client:
+        await chat(client)
+        first = asyncio.create_task(chat(client, format=SCHEMA))
+        while not bench.pool.metrics().running:
+            await asyncio.sleep(0.005)
+        second = asyncio.create_task(chat(client))  # the queue is full now
+        assert (await first)["message"]["content"] == "{}"
+        assert not second.done()
+        assert (await second)["message"]["content"] == "Yes."
+        assert not bench.pool.metrics().running

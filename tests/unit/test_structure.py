@@ -87,13 +87,14 @@ RUNNER: dict[str, set[str]] = {
     "faults": {"protocol"},
     "pieces": set(),
     "plan": set(),
+    "deadline": set(),
     "policy": {"plan"},
     "watch": set(),
     "child": {"faults", "pieces", "plan", "protocol", "watch"},
     "process": {"child", "pieces", "plan", "protocol", "watch"},
     "worker": {"faults", "pieces", "protocol"},
     "scheduler": {"plan", "policy"},
-    "pool": {"child", "plan", "policy", "process", "scheduler", "watch"},
+    "pool": {"child", "deadline", "plan", "policy", "process", "scheduler", "watch"},
     "__init__": set(),
 }
 RUNNER_CORE = {"worker"}

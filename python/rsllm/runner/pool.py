@@ -19,15 +19,16 @@ import contextlib
 import copy
 import logging
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from rsllm.config import Config
-from rsllm.errors import EngineClosedError, RequestTimeoutError, RsllmError
+from rsllm.errors import EngineClosedError, RsllmError
 from rsllm.runner import policy
 from rsllm.runner.child import Child, RunnerGeneration
+from rsllm.runner.deadline import Deadline
 from rsllm.runner.plan import MemoryPlan
 from rsllm.runner.policy import RunnerOptions
 from rsllm.runner.process import WORKER_COMMAND, Limits, RunnerProcess, State
@@ -147,7 +148,7 @@ class RunnerPool:
         `MemoryPlanError`, `RequestTimeoutError`, and what loading raises: the core's own errors, `RunnerCrashedError`,
         `RunnerTimeoutError`.
         """
-        deadline, observer = _Deadline(self._request_seconds if timeout is None else timeout), self.observer
+        deadline, observer = Deadline(self._request_seconds if timeout is None else timeout), self.observer
         spec = self._spec(path, name, options)
         if observer is not None:
             observer.asked(spec.name)
@@ -234,7 +235,7 @@ class Lease:
         scheduler: Scheduler,
         effects: _Effects,
         ticket: Ticket,
-        deadline: _Deadline,
+        deadline: Deadline,
         observer: Observer | None = None,
     ) -> None:
         entry = ticket.entry
@@ -248,6 +249,7 @@ class Lease:
         self._deadline = deadline
         self._observer = observer
         self._generation: LeaseGeneration | None = None
+        self._keeps_place = False
 
     @property
     def special_tokens(self) -> dict[str, Any]:
@@ -278,23 +280,45 @@ class Lease:
         `options` are complete, as `rsllm.options.validate` returns them. Raises `QueueFullError`,
         `RequestTimeoutError`; what the engine has against it comes with the first piece.
         """
-        limit = options.get("max_tokens")
-        context = int(self.info.get("context") or 0)
-        tokens = len(ids) + (_EXPECTED_TOKENS if limit is None else limit)
-        await self._take_place(max(len(ids), min(tokens, context)))
+        if not self._keeps_place:
+            await self._take_place(self._expected(ids, options))
         try:
             watch = self._observer.begun(self._ticket.spec.name, len(ids)) if self._observer is not None else None
             running = await self._deadline.wait(self._runner.generate(ids, options, watch))
         except BaseException:
-            self._scheduler.leave_place(self._ticket)
+            self._leave_place()
             raise
-        self._generation = LeaseGeneration(running, self._deadline, lambda: self._scheduler.leave_place(self._ticket))
+        self._generation = LeaseGeneration(running, self._deadline, self._leave_place)
         return self._generation
+
+    @contextlib.asynccontextmanager
+    async def keep_place(self, ids: list[int], options: dict[str, Any]) -> AsyncIterator[None]:
+        """Hold one place for all sequences of the block, one after the other, so that nobody gets in between.
+
+        `ids` and `options` are those of the sequence that needs most. Raises what `generate` raises.
+        """
+        await self._take_place(self._expected(ids, options))
+        self._keeps_place = True
+        try:
+            yield
+        finally:
+            self._keeps_place = False
+            self._leave_place()
 
     def close(self) -> None:
         """Cancel what still runs. Leaving the block of `use` does this."""
         if self._generation is not None:
             self._generation.cancel()
+
+    def _expected(self, ids: list[int], options: dict[str, Any]) -> int:
+        """Tokens that a sequence will come to have, as far as that is known."""
+        limit = options.get("max_tokens")
+        tokens = len(ids) + (_EXPECTED_TOKENS if limit is None else limit)
+        return max(len(ids), min(tokens, int(self.info.get("context") or 0)))
+
+    def _leave_place(self) -> None:
+        if not self._keeps_place:
+            self._scheduler.leave_place(self._ticket)
 
     @contextlib.asynccontextmanager
     async def _place(self, tokens: int) -> AsyncIterator[None]:
@@ -325,7 +349,7 @@ class Lease:
 class LeaseGeneration(AsyncIterator[Token]):
     """One running sequence of a lease. Its end, closing it or leaving the lease frees the place it has."""
 
-    def __init__(self, running: RunnerGeneration, deadline: _Deadline, leave: Callable[[], None]) -> None:
+    def __init__(self, running: RunnerGeneration, deadline: Deadline, leave: Callable[[], None]) -> None:
         self._running = running
         self._deadline = deadline
         self._leave: Callable[[], None] | None = leave
@@ -355,28 +379,6 @@ class LeaseGeneration(AsyncIterator[Token]):
     def stats(self) -> Stats | None:
         """Counts and durations, once the sequence has come to its end."""
         return self._running.stats
-
-
-class _Deadline:
-    """When a request must be over."""
-
-    def __init__(self, seconds: float | None) -> None:
-        self._seconds = seconds
-        self._at = None if seconds is None else asyncio.get_running_loop().time() + seconds
-
-    async def wait(self, thing: Awaitable[T]) -> T:
-        """The result of a coroutine or future, or a `RequestTimeoutError`."""
-        if self._at is None:  # each token comes by here
-            return await thing
-        try:
-            async with asyncio.timeout_at(self._at) as timeout:
-                return await thing
-        except TimeoutError:
-            if not timeout.expired():
-                raise
-            raise RequestTimeoutError(
-                f"the request took longer than {self._seconds:g} s and was cancelled", seconds=self._seconds
-            ) from None
 
 
 class _Effects:

@@ -139,23 +139,32 @@ class Answer:
             async for piece in self._plain():
                 yield piece
             return
-        options = self._options
-        begun: list[int] | None = None
+        is_constrained = any(self._options.get(name) is not None for name in _CONSTRAINTS)
+        if is_constrained and reading.may_think(self._prompt.text):
+            async with self._lease.keep_place(self._prompt.ids, self._options):
+                async for piece in self._thoughtful(reading):
+                    yield piece
+            return
         parser = reading.parser(self._prompt.text)
-        if any(options.get(name) is not None for name in _CONSTRAINTS) and reading.may_think(self._prompt.text):
-            await self._try_constraint()
-            thoughts = _Thoughts(self, reading, parser)
-            async for piece in thoughts.pieces():
-                yield piece
-            begun = await thoughts.continuation()
-            if begun is None:
-                self._close(parser)
-                return
+        async for piece in self._read(self._prompt.ids, self._options, parser):
+            yield piece
+        self._close(parser)
+
+    async def _thoughtful(self, reading: Reading) -> AsyncIterator[Piece]:
+        """Thoughts without the constraint, then the answer with it."""
+        await self._try_constraint()
+        parser = reading.parser(self._prompt.text)
+        thoughts = _Thoughts(self, reading, parser)
+        async for piece in thoughts.pieces():
+            yield piece
+        begun = await thoughts.continuation()
+        if begun is not None:
             parser = reading.answer_parser()
+            options = self._options
             if (most := options.get("max_tokens")) is not None:
                 options = {**options, "max_tokens": max(0, most - self._totals.generated)}
-        async for piece in self._read([*self._prompt.ids, *(begun or ())], options, parser):
-            yield piece
+            async for piece in self._read([*self._prompt.ids, *begun], options, parser):
+                yield piece
         self._close(parser)
 
     async def _try_constraint(self) -> None:
