@@ -87,7 +87,7 @@ def case_structured() -> None:
         if method == "json_schema":
             person = model(name, num_predict=80).with_structured_output(Person, method=method).invoke(said)
             assert isinstance(person, Person)
-    reply = model(num_predict=300, format="json").invoke(said)
+    reply = model(num_predict=60, format="json").invoke(said)
     assert reply.content.lstrip().startswith("{")
 
 

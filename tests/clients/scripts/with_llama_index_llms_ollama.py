@@ -92,7 +92,7 @@ def case_structured() -> None:
     person = model(most=80).structured_predict(Person, prompt, who="Ann")
     assert isinstance(person, Person)
     assert isinstance(model(most=80).as_structured_llm(Person).complete("Describe Ann, 7.").raw, Person)
-    reply = model(most=300, json_mode=True).complete("Describe Ann, who is 7 years old, as JSON.")
+    reply = model(most=60, json_mode=True).complete("Describe Ann, who is 7 years old, as JSON.")
     assert reply.text.lstrip().startswith("{")
 
 

@@ -102,7 +102,7 @@ def case_json_and_schema() -> None:
     options = {"temperature": 0, "num_predict": 60}
     person = ollama.chat(MODEL, said, format=Person.model_json_schema(), options=options).message.content
     assert isinstance(Person.model_validate_json(person).age, int)
-    answer = ollama.chat(MODEL, said, format="json", options={**options, "num_predict": 200, "stop": ["\n\n\n"]})
+    answer = ollama.chat(MODEL, said, format="json", options={**options, "num_predict": 100, "stop": ["\n\n\n"]})
     if answer.done_reason == "stop":
         assert isinstance(json.loads(answer.message.content), dict), answer
     parts = ollama.generate(MODEL, said[0]["content"], format=Person.model_json_schema(), stream=True, options=options)
@@ -196,7 +196,7 @@ def case_registry() -> None:
     assert steps[0].status == "pulling manifest" and steps[-1].status == "success"
     layers = {step.digest: step for step in steps if step.digest}
     assert digest in layers and layers[digest].completed == layers[digest].total == path.stat().st_size
-    assert client.generate(name, "the", options={"num_predict": 3}, keep_alive=0).eval_count == 3
+    assert client.generate(name, "the", options={"num_predict": 3, "ignore_eos": True}, keep_alive=0).eval_count == 3
     client.delete(name)
     with raises(ResponseError) as caught:
         client.pull(f"{REGISTRY}/someone/nothing", insecure=True)

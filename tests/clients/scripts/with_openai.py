@@ -117,7 +117,7 @@ def case_structured() -> None:
         for _ in stream:
             pass
     assert stream.get_final_completion().choices[0].message.parsed == person
-    reply = chat.create(**{**asked, "max_tokens": 300}, response_format={"type": "json_object"}).choices[0]
+    reply = chat.create(**{**asked, "max_tokens": 100}, response_format={"type": "json_object"}).choices[0]
     assert reply.message.content.lstrip().startswith("{")
     if reply.finish_reason == "stop":
         assert isinstance(json.loads(reply.message.content), dict)
