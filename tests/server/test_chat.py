@@ -159,3 +159,9 @@ async def test_what_may_not_be_cut_is_refused_with_both_numbers(
     error = response.json()["error"]
     assert error.startswith("the prompt is longer than the context length currently available to the model; ")
     assert "(1050 tokens, 300 available)" in error
+
+
+async def test_positions_that_cannot_be_moved_are_not_moved_unasked(client: httpx2.AsyncClient, bench: Bench) -> None:
+    bench.add(behaviour={"context": 300}, metadata={**METADATA, "general.architecture": "deepseek2"})
+    assert (await ask(client, turns(1, 1000))).status_code == 400
+    assert (await ask(client, turns(1, 1000), shift=True)).status_code == 200

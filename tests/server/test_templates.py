@@ -144,6 +144,8 @@ async def test_a_suffix_that_the_model_cannot_use(client: httpx2.AsyncClient, be
     response = await client.post("/api/generate", json={"model": "tiny", "prompt": "hi", "suffix": "x"})
     assert response.status_code == 400
     assert response.json()["error"] == "registry.ollama.ai/library/tiny:latest does not support insert"
+    body = {"model": "tiny", "prompt": "hi", "suffix": "x", "think": True}
+    assert "does not support thinking" in (await client.post("/api/generate", json=body)).json()["error"]
 
 
 # Stop strings.

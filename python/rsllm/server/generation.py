@@ -80,14 +80,15 @@ async def _run(
             yield Final("load", clock.metrics(), asked.warnings)
             return
         asked = _with_stops(asked, served, request, task)
-        prompt = await task.prompt(lease, Fit(request.truncate, request.shift, asked.num_keep))
+        shift = served.facts.can_shift if request.shift is None else request.shift
+        prompt = await task.prompt(lease, Fit(request.truncate, shift, asked.num_keep))
         warnings = [*asked.warnings, *_longer_context(request, lease), *task.warnings, *prompt.warnings]
         for warning in (*task.warnings, *prompt.warnings):
             log.warning("%s", warning)
         if request.render_only:
             yield Final("", warnings=warnings, rendered=prompt.text)
             return
-        shifting = {"shift": request.shift, "num_keep": max(0, asked.num_keep)}
+        shifting = {"shift": shift, "num_keep": max(0, asked.num_keep)}
         answer = Answer(lease, prompt, {**asked.sampling, **shifting}, task.reading)
         async for piece in answer.pieces():
             yield piece
@@ -115,6 +116,7 @@ def _generate_task(served: Served, request: GenerateRequest) -> _Task:
         reading = _reading(served, served.chosen.template, think) if think else None
         return _Task(lambda lease, fit: raw_prompt(lease, request.prompt, fit), reading=reading)
     if request.suffix:
+        abilities.thinking(served, request)
         parts = abilities.gap_parts(served, request.prompt, request.suffix)
         return _Task(lambda lease, fit: parts_prompt(lease, parts, fit), with_context=True)
     template = abilities.template_of_request(request) or served.chosen.template

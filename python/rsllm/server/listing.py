@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rsllm.errors import RsllmError
 from rsllm.store.check import problem
 from rsllm.store.details import described, details, modelfile_of
 from rsllm.store.model import StoredModel
 from rsllm.store.store import Store, StoredName
+
+if TYPE_CHECKING:
+    from rsllm.server.models import Facts
+    from rsllm.server.templates import Chosen
 
 __all__ = ["by_name", "capabilities", "show", "tags"]
 
@@ -66,7 +70,8 @@ def show(
     """What `show` says of one model; `system` and `options` take the place of its own. `setting`: as for
     `capabilities`."""
     from rsllm import gguf
-    from rsllm.server.models import weights
+    from rsllm.server.models import facts_from, sources, weights
+    from rsllm.server.templates import choose
 
     path = weights(stored)
     file = gguf.open(path)
@@ -79,7 +84,11 @@ def show(
     }
     info["general.parameter_count"] = sum(tensor.n_elements for tensor in tensors)
     system = system or stored.system or ""
-    template = stored.template or _text(metadata.get("tokenizer.chat_template"))
+    facts = facts_from(metadata)
+    chosen = choose(sources(stored, facts), setting=setting)
+    # A template that cannot be used is shown all the same.
+    unusable = stored.template or _text(metadata.get("tokenizer.chat_template"))
+    template = chosen.template.source if chosen.template is not None else unusable
     parameters = {**stored.parameters, **(options or {})}
     reply: dict[str, Any] = {
         "license": "\n".join(stored.licenses),
@@ -93,7 +102,7 @@ def show(
         "tensors": [
             {"name": tensor.name, "type": tensor.type, "shape": list(reversed(tensor.shape))} for tensor in tensors
         ],
-        "capabilities": capabilities(metadata, bool(stored.projectors), stored.template or "", setting=setting),
+        "capabilities": _abilities(metadata, facts, chosen, bool(stored.projectors)),
         "modified_at": stored.modified_at.isoformat(),
         "requires": _text(stored.config.get("requires")),
     }
@@ -112,8 +121,11 @@ def capabilities(
     from rsllm.server.templates import Sources, choose
 
     facts = facts_from(metadata)
-    templates = Sources(facts.template, facts.template_with_tools, go=go_template)
-    chosen = choose(templates, setting=setting)
+    chosen = choose(Sources(facts.template, facts.template_with_tools, go=go_template), setting=setting)
+    return _abilities(metadata, facts, chosen, has_projector)
+
+
+def _abilities(metadata: Mapping[str, Any], facts: Facts, chosen: Chosen, has_projector: bool) -> list[str]:
     template = chosen.template
     holds = {
         "embedding": facts.is_embedding,

@@ -65,6 +65,11 @@ class Facts:
         return self.pooling_type is not None
 
     @property
+    def can_shift(self) -> bool:
+        """Its positions may be moved when the context is full."""
+        return self.architecture != "deepseek2"
+
+    @property
     def pooling(self) -> str:
         """How its embeddings are made; raises `OptionError` where the file wants what is not here."""
         if self.pooling_type is None:

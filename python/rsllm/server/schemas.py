@@ -32,7 +32,8 @@ class Inference:
     think_is_optional: bool = False
     """A model that cannot think is no reason to refuse the request."""
     truncate: bool = True
-    shift: bool = True
+    shift: bool | None = None
+    """`None`: as the model's architecture can."""
     logprobs: int | None = None
     """How many alternatives of each token; `None`: no log probabilities."""
     render_only: bool = False
@@ -157,7 +158,7 @@ def _inference(body: Body) -> dict[str, Any]:
         "schema": _schema(body.take("format")),
         "think": _think(body.take("think")),
         "truncate": body.flag("truncate", True),
-        "shift": body.flag("shift", True),
+        "shift": None if body.take("shift") is None else body.flag("shift", True),
         "logprobs": _logprobs(body),
         "render_only": body.flag("_debug_render_only", False),
     }
