@@ -7,6 +7,7 @@ run (digests, times, folders, ports, versions) stands there as a word in capital
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import json
 import os
@@ -385,6 +386,7 @@ def test_doctor(core: Any, transcript: Transcript, tmp_path: Path, monkeypatch: 
 def test_what_runs_a_file(core: Any, place: Path, tmp_path: Path) -> None:
     """Commands that load a file in their own process, with the core that computes nothing."""
     (place / "model.gguf").write_bytes(b"GGUF" + bytes(100))
+    (place / "text.txt").write_text("What a model foretells. " * 5)
     for name, lines in {
         "tokenize": (
             "tokenize model.gguf hé", "tokenize --ids model.gguf hi", "tokenize --json model.gguf hé",
@@ -394,6 +396,10 @@ def test_what_runs_a_file(core: Any, place: Path, tmp_path: Path) -> None:
         "bench": (
             "bench model.gguf -p 128 -n 10 -d 0,32 -t 1,2", "bench model.gguf -p 128 -n 10 --json",
             "bench model.gguf -p a", "bench nothing.gguf", "bench",
+        ),
+        "perplexity": (
+            "perplexity model.gguf text.txt --num-ctx 16", "perplexity model.gguf text.txt --num-ctx 16 --limit 2 --json",
+            "perplexity model.gguf text.txt", "perplexity model.gguf nothing.txt", "perplexity",
         ),
     }.items():  # fmt: skip
         transcript = Transcript({str(tmp_path): "/TMP"})
@@ -421,6 +427,19 @@ def test_serve(place: Path, transcript: Transcript) -> None:
     ):  # fmt: skip
         transcript.run(line)
     transcript.check("serve")
+
+
+def test_accounts_and_what_is_not_there_yet(
+    place: Path, transcript: Transcript, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("platform.node", lambda: "my machine")
+    key = tmp_path / "home" / ".ollama" / "id_ed25519"
+    CliRunner().invoke(cli, ["signin"])
+    encoded = base64.urlsafe_b64encode(" ".join(key.with_suffix(".pub").read_text().split()[:2]).encode()).decode()
+    for name in ("signin", "signout", "quantize"):
+        script = Transcript({str(tmp_path): "/TMP", encoded.rstrip("="): "KEY"})
+        script.run(f"{name} m.gguf Q4_K_M" if name == "quantize" else name)
+        script.check(name)
 
 
 def test_errors(place: Path, transcript: Transcript, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from rsllm.errors import OptionError, RsllmError
 
 __all__ = ["cli", "main"]
 
-# The module of each command, in the order of the help.
+# The module of each command, in the order of the help, and its name there where that is not `command`.
 _COMMANDS = {
     "serve": "serve",
     "create": "create",
@@ -31,17 +31,21 @@ _COMMANDS = {
     "stop": "stop",
     "pull": "pull",
     "push": "push",
+    "signin": "account:signin",
+    "signout": "account:signout",
     "list": "listing",
     "ps": "ps",
     "cp": "cp",
     "rm": "rm",
     "tokenize": "tokenize",
     "bench": "bench",
+    "perplexity": "perplexity",
+    "quantize": "quantize",
     "gguf": "gguf",
     "prune": "prune",
     "doctor": "doctor",
 }
-_ALIASES = {"start": "serve", "ls": "list"}
+_ALIASES = {"start": "serve", "ls": "list", "login": "signin", "logout": "signout"}
 
 _EXIT_FAILURE = 1
 _EXIT_USAGE = 2
@@ -60,7 +64,8 @@ class _Cli(click.Group):
             return _help
         if name not in _COMMANDS:
             return None
-        command: click.Command = importlib.import_module(f"rsllm.cli.{_COMMANDS[name]}").command
+        module, _, member = _COMMANDS[name].partition(":")
+        command: click.Command = getattr(importlib.import_module(f"rsllm.cli.{module}"), member or "command")
         return command
 
     def resolve_command(
