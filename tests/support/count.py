@@ -1,7 +1,7 @@
 """Adds up the closing lines of cargo test and pytest in a log: `python -m tests.support.count LOG`.
 
-Prints `total: N passed, N failed, N skipped` and ends with 1 when nothing ran or something failed. Before that, how many
-of these are cases of which client.
+Prints `total: N passed, N failed, N skipped` and ends with 1 when nothing ran or something failed. Before that, how
+many of these are cases of which client.
 """
 
 from __future__ import annotations
