@@ -398,8 +398,9 @@ def test_what_runs_a_file(core: Any, place: Path, tmp_path: Path) -> None:
             "bench model.gguf -p a", "bench nothing.gguf", "bench",
         ),
         "perplexity": (
-            "perplexity model.gguf text.txt --num-ctx 16", "perplexity model.gguf text.txt --num-ctx 16 --limit 2 --json",
-            "perplexity model.gguf text.txt", "perplexity model.gguf nothing.txt", "perplexity",
+            "perplexity model.gguf text.txt --num-ctx 16", "perplexity model.gguf text.txt",
+            "perplexity model.gguf text.txt --num-ctx 16 --limit 2 --json", "perplexity model.gguf nothing.txt",
+            "perplexity",
         ),
     }.items():  # fmt: skip
         transcript = Transcript({str(tmp_path): "/TMP"})

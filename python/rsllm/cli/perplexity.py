@@ -58,19 +58,19 @@ def command(model: str, file: str | None, limit: int | None, as_json: bool, load
             progress.finish()
     mean = math.fsum(losses) / len(losses)
     spread = math.sqrt(math.fsum((loss - mean) ** 2 for loss in losses) / len(losses) / len(losses))
-    report = {"perplexity": math.exp(mean), "error": math.exp(mean) * spread, "tokens": len(losses), "window": window}
+    perplexity, error = math.exp(mean), math.exp(mean) * spread
     if as_json:
-        print_json({"model": model, "windows": len(windows), **report})
+        counts = {"tokens": len(losses), "windows": len(windows), "window": window}
+        print_json({"model": model, "perplexity": round(perplexity, 6), "error": round(error, 6), **counts})
     else:
-        click.echo(
-            f"{report['perplexity']:.4f} ± {report['error']:.4f}, over {len(losses)} tokens in {len(windows)} windows"
-        )
+        click.echo(f"{perplexity:.4f} ± {error:.4f}, over {len(losses)} tokens in {len(windows)} windows")
 
 
 def _windows(loaded: Model, text: str, length: int) -> list[list[int]]:
     """The whole windows of a text; each begins with what the model wants at the beginning."""
-    head = loaded.tokenize("", add_special=True)[:1]
     tokens = loaded.tokenize(text)
+    specially = loaded.tokenize(text, add_special=True)
+    head = specially[:1] if specially[1 : len(tokens) + 1] == tokens else []
     body = length - len(head)
     return [head + tokens[at : at + body] for at in range(0, len(tokens) - body + 1, body)] if body > 0 else []
 
