@@ -26,6 +26,7 @@ from rsllm.store.manifest import MediaType
 from rsllm.store.name import ModelName
 from rsllm.store.progress import Progress
 from tests.server.conftest import Bench
+from tests.server.test_thinking import thinker
 from tests.support.background import serving_in_thread
 
 Run = Callable[..., Result]
@@ -412,3 +413,36 @@ def test_saving_a_conversation(server: Bench, talk: Callable[..., str]) -> None:
     stored = server.store.find(ModelName.parse("mine"))
     assert (stored.system, stored.parameters) == ("S", {"seed": 7})
     assert stored.messages == [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ab" * 4}]
+
+
+THINK = "Thinking...\nHm, so\n...done thinking.\n\nYes.\n"
+
+
+@pytest.mark.parametrize(
+    ("flags", "sent", "printed"),
+    [
+        ([], None, THINK),
+        (["--think"], True, THINK),
+        (["--think=high"], "high", THINK),
+        (["--think=low"], "low", THINK),
+        (["--hidethinking"], None, "Yes.\n"),
+        (["--think", "--hidethinking"], True, "Yes.\n"),
+    ],
+)
+def test_thoughts_stand_apart_or_are_hidden(
+    server: Bench, rsllm_command: Run, bodies: list[dict[str, Any]], flags: list[str], sent: Any, printed: str
+) -> None:
+    thinker(server)
+    result = rsllm_command("run", "tiny", *flags, "hi", stdin="")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, printed, "")
+    assert bodies[-1].get("think") == sent
+
+
+def test_a_model_that_is_told_not_to_think(
+    server: Bench, rsllm_command: Run, bodies: list[dict[str, Any]], talk: Callable[..., str]
+) -> None:
+    thinker(server, says=["Yes", "."])
+    assert rsllm_command("run", "tiny", "--think=false", "hi", stdin="").stdout == "Yes.\n"
+    assert bodies[-1]["think"] is False
+    talk("/set think high", "hi", "/set nothink", "hi", "/set think", "hi")
+    assert [body["think"] for body in bodies if "messages" in body] == ["high", False, True]
