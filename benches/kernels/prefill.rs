@@ -6,7 +6,7 @@ use std::time::Duration;
 use bytemuck::Zeroable;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use rsllm_benches::{WEIGHT_TYPES, tables, values, weights};
-use rsllm_cpu::bench_support::{gemm, gemm_columns, quantize_activations, unpack};
+use rsllm_cpu::bench_support::{gemm, gemm_columns, quantize_activations, unpack, unpack_tiles};
 use rsllm_quant::ActivationBlock;
 
 fn products(criterion: &mut Criterion) {
@@ -46,6 +46,44 @@ fn unpackers(criterion: &mut Criterion) {
     }
 }
 
+/// A panel of 32 rows, as the product on tiles unpacks it.
+fn tile_unpackers(criterion: &mut Criterion) {
+    const ROW_LEN: usize = 768;
+    let mut group = criterion.benchmark_group("unpack_tiles");
+    group
+        .sample_size(20)
+        .measurement_time(Duration::from_millis(500))
+        .warm_up_time(Duration::from_millis(200));
+    for kernels in tables() {
+        for ty in WEIGHT_TYPES {
+            let row_bytes = ty.row_bytes(ROW_LEN).expect("whole blocks");
+            let panel = weights(ty, ROW_LEN, 32 * row_bytes);
+            // Lines of 64 bytes, as the backend's own memory is.
+            let mut tiles = vec![0; 2 * ROW_LEN * 16 + 32];
+            let tiles = {
+                let skipped = tiles.as_ptr().align_offset(64);
+                &mut tiles[skipped..]
+            };
+            if !unpack_tiles(kernels, ty, &panel[..row_bytes], tiles) {
+                continue;
+            }
+            group.throughput(Throughput::Elements(
+                (panel.len() / row_bytes * ROW_LEN) as u64,
+            ));
+            group.bench_function(
+                format!("{}/{}", kernels.isa, ty.name().to_lowercase()),
+                |bencher| {
+                    bencher.iter(|| {
+                        for (r, row) in panel.chunks_exact(row_bytes).enumerate() {
+                            unpack_tiles(kernels, ty, black_box(row), &mut tiles[r % 16 * 32..]);
+                        }
+                    });
+                },
+            );
+        }
+    }
+}
+
 fn quantizers(criterion: &mut Criterion) {
     let src = values(4096);
     let mut dst = vec![ActivationBlock::zeroed(); ActivationBlock::count(src.len())];
@@ -58,5 +96,5 @@ fn quantizers(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, products, unpackers, quantizers);
+criterion_group!(benches, products, unpackers, tile_unpackers, quantizers);
 criterion_main!(benches);

@@ -128,3 +128,21 @@ pub fn gemm(kernels: &Kernels, a: &[f32], b: &[f32], c: &mut [f32]) {
     // SAFETY: `Kernels::for_isa` gives tables this machine can run; the lengths are checked above.
     unsafe { (kernels.gemm)(a, b, c) };
 }
+
+/// A packed row to bf16 in the order of tiles; false where the product of the type takes no tiles.
+///
+/// # Panics
+/// If `tiles` has no room for the row's tiles.
+pub fn unpack_tiles(kernels: &Kernels, ty: GgmlType, row: &[u8], tiles: &mut [u16]) -> bool {
+    let Some(unpack) = kernels.tiles.and_then(|tiles| (tiles.unpack)(ty)) else {
+        return false;
+    };
+    let n_values = row.len() / ty.block_bytes() * ty.block_len();
+    assert!(
+        tiles.len() >= n_values.div_ceil(32) * crate::kernels::TILE,
+        "a row of every tile"
+    );
+    // SAFETY: `Kernels::for_isa` gives tables this machine can run; the lengths are checked above.
+    unsafe { unpack(row, tiles) };
+    true
+}

@@ -8,7 +8,7 @@ use std::ops::Range;
 
 use rsllm_tensor::BackendError;
 
-use crate::kernels::{TILE, TILE_F32, Tiles};
+use crate::kernels::{TILE, TILE_F32, Tiles, UnpackTiles};
 use crate::matmul::{Matmul, Output, Pieces, Target, Vec4};
 use crate::memory::{Aligned, Allocator};
 use crate::threads::{SharedSlice, WorkerPanicked};
@@ -25,6 +25,8 @@ const WHOLE_K: usize = 1024;
 const BLOCK_K: usize = 512;
 /// Values of K in a tile.
 const TILE_K: usize = 32;
+/// Values of K that are unpacked between the products of as many, where there are few tokens. A multiple of every block length.
+const FEW_K: usize = 256;
 
 /// What a thread works with.
 pub(crate) struct TileScratch {
@@ -76,9 +78,14 @@ impl Matmul<'_> {
         let packed = &self.scratch.tile_packed.as_slice()
             [..n_groups * GROUP * row_len.next_multiple_of(TILE_K)];
         let total_rows: usize = targets.iter().map(|t| t.weight.n_rows).sum();
+        let most_rows = if n_groups <= 2 {
+            STRIP_ROWS / 2
+        } else {
+            STRIP_ROWS
+        };
         let strip_rows = (total_rows / (3 * self.pool.n_threads()))
             .next_multiple_of(PANEL_ROWS)
-            .clamp(PANEL_ROWS, STRIP_ROWS);
+            .clamp(PANEL_ROWS, most_rows);
         let strips = Pieces::with_rows(targets, strip_rows);
         let outputs = targets.iter_mut().map(Output::new).collect::<Vec4<_>>();
         let threads = SharedSlice::new(&mut self.scratch.tiles);
@@ -94,7 +101,11 @@ impl Matmul<'_> {
                     rows,
                     n_tokens,
                 };
-                strip.run(packed, scratch);
+                if n_groups <= 2 {
+                    strip.run_few(packed, scratch);
+                } else {
+                    strip.run(packed, scratch);
+                }
             }
         })
     }
@@ -153,6 +164,39 @@ impl Drop for Configured {
     }
 }
 
+/// The packed rows of a panel, and of the one behind it.
+struct PanelBytes<'a> {
+    bytes: &'a [u8],
+    ahead: &'a [u8],
+    row_bytes: usize,
+    unpack: UnpackTiles,
+}
+
+impl PanelBytes<'_> {
+    /// The `n` values in bytes `piece` of one row to its place in `panel` `[2][k tile][TILE]`, if the panel has the row.
+    fn unpack_row(&self, row: usize, piece: &Range<usize>, n: usize, panel: &mut [u16]) {
+        let start = row * self.row_bytes;
+        let Some(packed) = self.bytes.get(start + piece.start..start + piece.end) else {
+            return;
+        };
+        let half_len = panel.len() / 2;
+        let row = &mut panel[row / GROUP * half_len + row % GROUP * TILE_K..];
+        if !n.is_multiple_of(TILE_K) {
+            // Left-over bits may be no number, and that times the zeros of the other side is none either.
+            let last = n / TILE_K * TILE;
+            row[last..last + TILE_K].fill(0);
+        }
+        // SAFETY: an instruction set of this machine; the row's tiles lie within the panel.
+        unsafe { (self.unpack)(packed, row) };
+    }
+}
+
+/// Some values of K of the panel from `first_row` on.
+struct Piece {
+    first_row: usize,
+    k: Range<usize>,
+}
+
 /// Rows of one weight times all tokens.
 struct Strip<'a, 't> {
     tiles: &'static Tiles,
@@ -190,10 +234,111 @@ impl Strip<'_, '_> {
             .as_mut_slice()
             .chunks_exact_mut(panel_results);
         for (first_row, results) in panels.zip(results) {
-            for (group, results) in results.chunks_exact_mut(2 * TILE_F32).enumerate() {
-                for (half, tile) in results.chunks_exact_mut(TILE_F32).enumerate() {
-                    self.write(first_row + half * GROUP, group * GROUP, tile);
+            self.write_panel(first_row, results);
+        }
+    }
+
+    /// The same for one or two groups of tokens, where unpacking is most of the work: the products of one piece of a panel run
+    /// between the rows of the next one that are being unpacked. Sums go over K in the same order.
+    fn run_few(&self, packed: &[u16], scratch: &mut TileScratch) {
+        let row_len = self.output.weight.row_len;
+        let n_groups = self.n_tokens.div_ceil(GROUP);
+        let results = &mut scratch.accumulators.as_mut_slice()[..n_groups * 2 * TILE_F32];
+        let mut halves = scratch
+            .panel
+            .as_mut_slice()
+            .chunks_exact_mut(2 * FEW_K / TILE_K * TILE);
+        let (Some(mut filling), Some(mut filled)) = (halves.next(), halves.next()) else {
+            return;
+        };
+        let mut before: Option<Piece> = None;
+        for first_row in self.rows.clone().step_by(PANEL_ROWS) {
+            let rows = first_row..self.rows.end.min(first_row + PANEL_ROWS);
+            let Some(bytes) = self.bytes(rows.clone()) else {
+                return;
+            };
+            // The next panel is asked for in equal parts.
+            let n_parts = row_len.div_ceil(FEW_K) * PANEL_ROWS;
+            let mut ahead = bytes
+                .ahead
+                .chunks(bytes.ahead.len().div_ceil(n_parts).max(1));
+            for start in (0..row_len).step_by(FEW_K) {
+                let piece = Piece {
+                    first_row,
+                    k: start..row_len.min(start + FEW_K),
+                };
+                let in_row = self.piece(&piece.k);
+                for row in 0..PANEL_ROWS {
+                    if let Some(ahead) = ahead.next() {
+                        // SAFETY: an instruction set of this machine.
+                        unsafe { (self.tiles.prefetch)(ahead) };
+                    }
+                    bytes.unpack_row(row, &in_row, piece.k.len(), filling);
+                    if row % 4 == 3
+                        && let Some(before) = &before
+                    {
+                        self.step(before, row / 4, packed, filled);
+                    }
                 }
+                if let Some(before) = &before {
+                    self.finish(before, row_len, results);
+                }
+                std::mem::swap(&mut filling, &mut filled);
+                before = Some(piece);
+            }
+        }
+        if let Some(before) = &before {
+            for t in 0..FEW_K / TILE_K {
+                self.step(before, t, packed, filled);
+            }
+            self.finish(before, row_len, results);
+        }
+    }
+
+    /// The products of the `t`-th k tile of a piece, if it has so many.
+    fn step(&self, piece: &Piece, t: usize, packed: &[u16], panel: &[u16]) {
+        if t * TILE_K >= piece.k.len() {
+            return;
+        }
+        if piece.k.start + t == 0 {
+            // SAFETY: configured by the caller, as below.
+            unsafe { (self.tiles.clear)() };
+        }
+        let row_len = self.output.weight.row_len;
+        let n_groups = self.n_tokens.div_ceil(GROUP);
+        let tile = piece.k.start / TILE_K + t;
+        // Where the block of K begins that the tile is in, and how many tiles it has.
+        let block = blocks(row_len)
+            .find(|block| block.end > tile * TILE_K)
+            .expect("the tile is one of the row's");
+        let (first, n_tiles) = (block.start / TILE_K, block.len().div_ceil(TILE_K));
+        let group =
+            |g: usize| &packed[(first * n_groups + g * n_tiles + tile - first) * TILE..][..TILE];
+        let (a0, a1) = panel.split_at(panel.len() / 2);
+        let a = [&a0[t * TILE..], &a1[t * TILE..]];
+        // SAFETY: configured by the caller.
+        unsafe {
+            match n_groups {
+                1 => (self.tiles.step)(a, &[group(0)]),
+                _ => (self.tiles.step)(a, &[group(0), group(1)]),
+            }
+        }
+    }
+
+    /// Writes a panel whose last piece this was.
+    fn finish(&self, piece: &Piece, row_len: usize, results: &mut [f32]) {
+        if piece.k.end == row_len {
+            // SAFETY: configured by the caller.
+            unsafe { (self.tiles.finish)(results) };
+            self.write_panel(piece.first_row, results);
+        }
+    }
+
+    /// Results `[group][2][TILE_F32]` of the panel from `first_row` on.
+    fn write_panel(&self, first_row: usize, results: &mut [f32]) {
+        for (group, results) in results.chunks_exact_mut(2 * TILE_F32).enumerate() {
+            for (half, tile) in results.chunks_exact_mut(TILE_F32).enumerate() {
+                self.write(first_row + half * GROUP, group * GROUP, tile);
             }
         }
     }
@@ -201,31 +346,37 @@ impl Strip<'_, '_> {
     /// Values `block` of `rows` to `panel` `[2][k tile][TILE]`. Rows that are missing keep what was there: their results are not
     /// looked at.
     fn unpack(&self, rows: Range<usize>, block: Range<usize>, panel: &mut [u16]) {
-        let weight = self.output.weight;
-        let Some(unpack) = weight.unpack_tiles else {
+        let Some(bytes) = self.bytes(rows.clone()) else {
             return;
         };
-        let (block_len, block_bytes) = (weight.ty.block_len(), weight.ty.block_bytes());
-        let bytes = block.start / block_len * block_bytes..block.end / block_len * block_bytes;
-        let half_len = panel.len() / 2;
-        for (i, row) in rows.enumerate() {
-            let packed = &weight.rows(self.output.matrix, row..row + 1)[bytes.clone()];
+        let piece = self.piece(&block);
+        for row in 0..rows.len() {
             // The same piece of the next panel: the processor's own prefetching stops at every row.
-            let ahead = row + PANEL_ROWS;
-            if ahead < weight.n_rows {
-                let ahead = &weight.rows(self.output.matrix, ahead..ahead + 1)[bytes.clone()];
+            let start = row * bytes.row_bytes;
+            if let Some(ahead) = bytes.ahead.get(start + piece.start..start + piece.end) {
                 // SAFETY: an instruction set of this machine.
                 unsafe { (self.tiles.prefetch)(ahead) };
             }
-            let row = &mut panel[i / GROUP * half_len + i % GROUP * TILE_K..];
-            if !block.len().is_multiple_of(TILE_K) {
-                // Left-over bits may be no number, and that times the zeros of the other side is none either.
-                let last = block.len() / TILE_K * TILE;
-                row[last..last + TILE_K].fill(0);
-            }
-            // SAFETY: an instruction set of this machine; the row's tiles lie within the panel.
-            unsafe { unpack(packed, row) };
+            bytes.unpack_row(row, &piece, block.len(), panel);
         }
+    }
+
+    fn bytes(&self, rows: Range<usize>) -> Option<PanelBytes<'_>> {
+        let weight = self.output.weight;
+        let behind = rows.end..weight.n_rows.min(rows.end + PANEL_ROWS);
+        Some(PanelBytes {
+            bytes: weight.rows(self.output.matrix, rows),
+            ahead: weight.rows(self.output.matrix, behind),
+            row_bytes: weight.row_bytes,
+            unpack: weight.unpack_tiles?,
+        })
+    }
+
+    /// The bytes within a packed row that hold some of its values.
+    fn piece(&self, values: &Range<usize>) -> Range<usize> {
+        let ty = self.output.weight.ty;
+        let (len, bytes) = (ty.block_len(), ty.block_bytes());
+        values.start / len * bytes..values.end / len * bytes
     }
 
     /// A result tile, rows from `first_row` and tokens from `first_token` on, to the destination.

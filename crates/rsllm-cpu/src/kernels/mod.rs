@@ -125,6 +125,11 @@ pub(crate) struct Tiles {
     /// `(a, b, c, accumulate)`: `c` `[group of tokens][2][TILE_F32]` is the product of `a` `[2][k tile][TILE]` and `b`
     /// `[group of tokens][k tile][TILE]`, or is increased by it.
     pub(crate) multiply: unsafe fn(&[u16], &[u16], &mut [f32], bool),
+    /// The same one step at a time, for one or two groups of tokens, to be mixed with other work: `clear`, then a `step(a, b)` for
+    /// each k tile, with the tiles of the two halves and of the groups, then `finish(c)`.
+    pub(crate) clear: unsafe fn(),
+    pub(crate) step: unsafe fn([&[u16]; 2], &[&[u16]]),
+    pub(crate) finish: unsafe fn(&mut [f32]),
     /// A result tile to `[16 tokens][16 rows]`.
     pub(crate) transpose: unsafe fn(&mut [f32]),
     /// As `multiply`, of operands in two parts of bf16, `[high, low]`: all products but that of the low parts. An empty low part

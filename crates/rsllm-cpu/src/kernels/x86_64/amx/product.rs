@@ -2,7 +2,8 @@
 //! were unpacked; activations are the right one, 16 pairs of values by 16 tokens; results are 16 rows by 16 tokens in f32.
 //!
 //! The compiler knows nothing of tile registers on stable Rust, so the instructions go through `asm!`. It never uses these
-//! registers itself, and nothing here keeps a value in one from one function to the next but the configuration.
+//! registers itself, and nothing here keeps a value in one from one function to the next but the configuration and, from
+//! [`clear`] to [`finish`], the sums.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
@@ -87,6 +88,40 @@ pub(super) unsafe fn multiply(a: &[u16], b: &[u16], c: &mut [f32], accumulate: b
                 step_two(a.add(at), a.add(half + at), b0.add(at));
             }
             store_two(c0);
+        }
+    }
+}
+
+/// Forgets the sums of [`step`].
+pub(super) unsafe fn clear() {
+    // SAFETY: the caller vouches for AMX and for the configuration.
+    unsafe { zero_four() };
+}
+
+/// Adds the products of two tiles of rows with one or two tiles of tokens to sums that stay in registers.
+pub(super) unsafe fn step(a: [&[u16]; 2], b: &[&[u16]]) {
+    assert!(
+        a.iter().chain(b).all(|tile| tile.len() >= TILE),
+        "whole tiles"
+    );
+    // SAFETY: whole tiles, and the caller vouches for AMX and for the configuration.
+    unsafe {
+        match b {
+            [b0] => step_two(a[0].as_ptr(), a[1].as_ptr(), b0.as_ptr()),
+            [b0, b1] => step_four(a[0].as_ptr(), a[1].as_ptr(), b0.as_ptr(), b1.as_ptr()),
+            _ => unreachable!("one or two tiles of tokens"),
+        }
+    }
+}
+
+/// The sums of [`step`] to `c` `[group][2][TILE_F32]`, as many groups as there were tiles of tokens.
+pub(super) unsafe fn finish(c: &mut [f32]) {
+    // SAFETY: the pointers are good for as many values as the lengths say; the caller vouches for AMX and for the configuration.
+    unsafe {
+        match c.len() / (2 * TILE_F32) {
+            1 => store_two(c.as_mut_ptr()),
+            2 => store_four(c.as_mut_ptr(), c.as_mut_ptr().add(2 * TILE_F32)),
+            _ => unreachable!("one or two groups"),
         }
     }
 }

@@ -1,15 +1,19 @@
 //! Weights to bf16 in the order of tiles. What a format's bytes mean stands in the AVX-512 files; here is where values go.
 //!
-//! Codes of four bits are not multiplied one by one: the sixteen values that a group can have are computed once, rounded,
-//! and looked up. They are the values of the plain code, so results are the same.
+//! Codes of four and five bits are not multiplied one by one: the values that a group can have are computed once, rounded, and
+//! looked up. They are the values of the plain code, so results are the same. Shuffles bound this code, so scales are converted
+//! eight at a time and spread by loads.
 
 use std::arch::x86_64::*;
 
-use rsllm_quant::{BlockQ4_0, BlockQ4_1, BlockQ4K, BlockQ8_0, GgmlType, as_blocks};
+use rsllm_quant::{
+    Block, BlockQ4_0, BlockQ4_1, BlockQ4K, BlockQ5_0, BlockQ5_1, BlockQ5K, BlockQ6K, BlockQ8_0,
+    F16Le, GgmlType, as_blocks,
+};
 
 use crate::kernels::x86_64::avx512::{
-    floats, q2_k, q3_k, q4_k, q5_0, q5_1, q5_k, q6_k,
-    simd::{load128, load256, prefetch_row, store512},
+    floats as wide, q2_k, q3_k, q4_0, q4_1, q4_k, q5_0, q5_1, q6_k, q8_0,
+    simd::{load128, load256, load512, prefetch_row, store_f32, store512},
 };
 use crate::kernels::{TILE, UnpackTiles};
 
@@ -32,16 +36,6 @@ pub(super) fn of_type(ty: GgmlType) -> Option<UnpackTiles> {
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
-fn q5_0(row: &[u8], tiles: &mut [u16]) {
-    q5_0::each(row, |at, values| put(tiles, at, values));
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
-fn q5_1(row: &[u8], tiles: &mut [u16]) {
-    q5_1::each(row, |at, values| put(tiles, at, values));
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
 fn q2_k(row: &[u8], tiles: &mut [u16]) {
     q2_k::each(row, |at, values| put(tiles, at, values));
 }
@@ -52,73 +46,219 @@ fn q3_k(row: &[u8], tiles: &mut [u16]) {
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
-fn q5_k(row: &[u8], tiles: &mut [u16]) {
-    q5_k::each(row, |at, values| put(tiles, at, values));
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
-fn q6_k(row: &[u8], tiles: &mut [u16]) {
-    q6_k::each(row, |at, values| put(tiles, at, values));
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
 fn bf16(row: &[u8], tiles: &mut [u16]) {
-    floats::each_bf16(row, |at, values| put(tiles, at, values));
+    wide::each_bf16(row, |at, values| put(tiles, at, values));
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
 fn q4_0(row: &[u8], tiles: &mut [u16]) {
-    for (i, block) in as_blocks::<BlockQ4_0>(row).iter().enumerate() {
-        let codes = _mm512_sub_ps(counting(), _mm512_set1_ps(8.0));
-        let table = rounded(_mm512_mul_ps(q6_k::broadcast_half(block.d), codes));
-        put_group(tiles, i, look_up(table, halves(&block.qs)));
-    }
+    let codes = _mm512_sub_ps(counting(), _mm512_set1_ps(8.0));
+    each_eight::<BlockQ4_0>(
+        row,
+        tiles,
+        |eight| q4_0::scales(eight),
+        |block| [block.d; 2],
+        |block, scale, _| {
+            let values = _mm512_mul_ps(scale, codes);
+            look_up(rounded(values, values), nibbles(&block.qs))
+        },
+    );
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
 fn q4_1(row: &[u8], tiles: &mut [u16]) {
-    for (i, block) in as_blocks::<BlockQ4_1>(row).iter().enumerate() {
-        let (scale, minimum) = (q6_k::broadcast_half(block.d), q6_k::broadcast_half(block.m));
-        // Two roundings, as everywhere.
-        let table = rounded(_mm512_add_ps(_mm512_mul_ps(scale, counting()), minimum));
-        put_group(tiles, i, look_up(table, halves(&block.qs)));
-    }
+    each_eight::<BlockQ4_1>(
+        row,
+        tiles,
+        |eight| q4_1::scales_and_minima(eight),
+        |block| [block.d, block.m],
+        |block, scale, minimum| {
+            // Two roundings, as everywhere: no fused multiply-add, here and below.
+            let values = _mm512_add_ps(_mm512_mul_ps(scale, counting()), minimum);
+            look_up(rounded(values, values), nibbles(&block.qs))
+        },
+    );
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
+fn q5_0(row: &[u8], tiles: &mut [u16]) {
+    let low = _mm512_sub_ps(counting(), _mm512_set1_ps(16.0));
+    each_eight::<BlockQ5_0>(
+        row,
+        tiles,
+        |eight| q5_0::scales(eight),
+        |block| [block.d; 2],
+        |block, scale, _| {
+            let table = rounded(_mm512_mul_ps(scale, low), _mm512_mul_ps(scale, counting()));
+            look_up(
+                table,
+                with_fifth(nibbles(&block.qs), u32::from_le_bytes(block.qh)),
+            )
+        },
+    );
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
+fn q5_1(row: &[u8], tiles: &mut [u16]) {
+    let high = _mm512_add_ps(counting(), _mm512_set1_ps(16.0));
+    each_eight::<BlockQ5_1>(
+        row,
+        tiles,
+        |eight| q5_1::scales_and_minima(eight),
+        |block| [block.d, block.m],
+        |block, scale, minimum| {
+            let table = rounded(
+                _mm512_add_ps(_mm512_mul_ps(scale, counting()), minimum),
+                _mm512_add_ps(_mm512_mul_ps(scale, high), minimum),
+            );
+            look_up(
+                table,
+                with_fifth(nibbles(&block.qs), u32::from_le_bytes(block.qh)),
+            )
+        },
+    );
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
+fn q8_0(row: &[u8], tiles: &mut [u16]) {
+    each_eight::<BlockQ8_0>(
+        row,
+        tiles,
+        |eight| q8_0::scales(eight),
+        |block| [block.d; 2],
+        |block, scale, _| {
+            let (low, high) = (load128::<0, _>(&block.qs), load128::<16, _>(&block.qs));
+            scaled(low, high, scale, scale)
+        },
+    );
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
 fn q4_k(row: &[u8], tiles: &mut [u16]) {
     for (i, block) in as_blocks::<BlockQ4K>(row).iter().enumerate() {
-        let factors = q4_k::scales_and_minima(block);
-        let table = |group: i32| {
-            let scale = _mm512_permutexvar_ps(_mm512_set1_epi32(group), factors);
-            let minimum = _mm512_permutexvar_ps(_mm512_set1_epi32(group + 8), factors);
-            rounded(_mm512_sub_ps(_mm512_mul_ps(scale, counting()), minimum))
+        let factors = floats(q4_k::scales_and_minima(block));
+        let table = |group: usize| {
+            let scale = everywhere(&factors[group]);
+            let minimum = everywhere(&factors[8 + group]);
+            let values = _mm512_sub_ps(_mm512_mul_ps(scale, counting()), minimum);
+            rounded(values, values)
         };
         for (j, pair) in block.qs.as_chunks::<32>().0.iter().enumerate() {
+            // The table holds its values twice, so the fifth bit of a word does not matter.
             let words = _mm512_cvtepu8_epi16(load256::<0, _>(pair));
-            let low = _mm512_and_si512(words, _mm512_set1_epi16(15));
+            let (even, odd) = (2 * j, 2 * j + 1);
+            put_group(tiles, 8 * i + even, look_up(table(even), words));
             let high = _mm512_srli_epi16::<4>(words);
-            let (even, odd) = (2 * j as i32, 2 * j as i32 + 1);
-            put_group(tiles, 8 * i + 2 * j, look_up(table(even), low));
-            put_group(tiles, 8 * i + 2 * j + 1, look_up(table(odd), high));
+            put_group(tiles, 8 * i + odd, look_up(table(odd), high));
         }
     }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
-fn q8_0(row: &[u8], tiles: &mut [u16]) {
-    for (i, block) in as_blocks::<BlockQ8_0>(row).iter().enumerate() {
-        let scale = q6_k::broadcast_half(block.d);
-        let quants = load256::<0, _>(&block.qs);
-        let value = |half| _mm512_mul_ps(scale, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(half)));
-        let low = value(_mm256_castsi256_si128(quants));
-        let high = value(_mm256_extracti128_si256::<1>(quants));
-        let both = _mm512_cvtne2ps_pbh(high, low);
-        // SAFETY: both are 512 bits without invalid values.
-        put_group(tiles, i, unsafe {
-            std::mem::transmute::<__m512bh, __m512i>(both)
-        });
+fn q5_k(row: &[u8], tiles: &mut [u16]) {
+    let high = _mm512_add_ps(counting(), _mm512_set1_ps(16.0));
+    for (i, block) in as_blocks::<BlockQ5K>(row).iter().enumerate() {
+        let factors = floats(q4_k::scales_and_minima(block));
+        let fifth = load256::<0, _>(&block.qh);
+        for (group, bit) in [1, 2, 4, 8, 16, 32, 64, -128].into_iter().enumerate() {
+            let scale = everywhere(&factors[group]);
+            let minimum = everywhere(&factors[8 + group]);
+            let table = rounded(
+                _mm512_sub_ps(_mm512_mul_ps(scale, counting()), minimum),
+                _mm512_sub_ps(_mm512_mul_ps(scale, high), minimum),
+            );
+            let words =
+                _mm512_cvtepu8_epi16(load256::<0, _>(&block.qs.as_chunks::<32>().0[group / 2]));
+            let words = if group % 2 == 0 {
+                words
+            } else {
+                _mm512_srli_epi16::<4>(words)
+            };
+            let fifth = _mm256_test_epi8_mask(fifth, _mm256_set1_epi8(bit));
+            put_group(
+                tiles,
+                8 * i + group,
+                look_up(table, with_fifth(words, fifth)),
+            );
+        }
     }
+}
+
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
+fn q6_k(row: &[u8], tiles: &mut [u16]) {
+    for (i, block) in as_blocks::<BlockQ6K>(row).iter().enumerate() {
+        let (codes, scales) = q6_k::codes_and_scales(block);
+        let scales = floats(scales);
+        for (j, codes) in codes.into_iter().enumerate() {
+            let codes = _mm512_sub_epi8(codes, _mm512_set1_epi8(32));
+            for (half, codes) in [
+                _mm512_castsi512_si256(codes),
+                _mm512_extracti64x4_epi64::<1>(codes),
+            ]
+            .into_iter()
+            .enumerate()
+            {
+                let group = 2 * j + half;
+                let values = scaled(
+                    _mm256_castsi256_si128(codes),
+                    _mm256_extracti128_si256::<1>(codes),
+                    everywhere(&scales[2 * group]),
+                    everywhere(&scales[2 * group + 1]),
+                );
+                put_group(tiles, 8 * i + group, values);
+            }
+        }
+    }
+}
+
+/// Blocks of 32 values, whose scales (and minima) eight at a time are converted by `scales`; those of the blocks that are left come
+/// from `of_one`. `values` gets them in all lanes.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
+fn each_eight<B: Block>(
+    row: &[u8],
+    tiles: &mut [u16],
+    scales: impl Fn(&[B; 8]) -> __m512,
+    of_one: impl Fn(&B) -> [F16Le; 2],
+    values: impl Fn(&B, __m512, __m512) -> __m512i,
+) {
+    let (eights, rest) = as_blocks::<B>(row).as_chunks::<8>();
+    for (i, blocks) in eights.iter().enumerate() {
+        let factors = floats(scales(blocks));
+        for (j, block) in blocks.iter().enumerate() {
+            let (scale, minimum) = (everywhere(&factors[j]), everywhere(&factors[8 + j]));
+            put_group(tiles, 8 * i + j, values(block, scale, minimum));
+        }
+    }
+    for (i, block) in rest.iter().enumerate() {
+        let [scale, minimum] = of_one(block).map(|half| q6_k::broadcast_half(half));
+        put_group(tiles, 8 * eights.len() + i, values(block, scale, minimum));
+    }
+}
+
+/// A value in all lanes, by a load: the compiler would rather keep all of them in a register and shuffle.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
+fn everywhere(value: &f32) -> __m512 {
+    let values: __m512;
+    // SAFETY: reads the four bytes of `value`; the caller's features include the instruction.
+    unsafe {
+        std::arch::asm!(
+            "vbroadcastss {values}, dword ptr [{value}]",
+            values = out(zmm_reg) values,
+            value = in(reg) std::ptr::from_ref(value),
+            options(nostack, readonly, pure, preserves_flags),
+        );
+    }
+    values
+}
+
+/// Sixteen signed bytes and sixteen more, each times its scale.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
+fn scaled(low: __m128i, high: __m128i, low_scale: __m512, high_scale: __m512) -> __m512i {
+    let value = |q, scale| _mm512_mul_ps(scale, _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(q)));
+    rounded(value(low, low_scale), value(high, high_scale))
 }
 
 /// 0 to 15.
@@ -130,28 +270,55 @@ fn counting() -> __m512 {
     )
 }
 
-/// Sixteen values to bf16.
+/// Thirty-two values to bf16.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
-fn rounded(values: __m512) -> __m256i {
-    // SAFETY: both are 256 bits without invalid values.
-    unsafe { std::mem::transmute::<__m256bh, __m256i>(_mm512_cvtneps_pbh(values)) }
+fn rounded(low: __m512, high: __m512) -> __m512i {
+    // SAFETY: both are 512 bits without invalid values.
+    unsafe { std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low)) }
 }
 
-/// The low halves of sixteen bytes, then the high halves, a word each.
+/// In memory, from where one value can be had in all lanes without a shuffle.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
-fn halves(bytes: &[u8; 16]) -> __m512i {
-    let words = _mm256_cvtepu8_epi16(load128::<0, _>(bytes));
-    let low = _mm256_and_si256(words, _mm256_set1_epi16(15));
-    _mm512_inserti64x4::<1>(_mm512_castsi256_si512(low), _mm256_srli_epi16::<4>(words))
+fn floats(values: __m512) -> [f32; 16] {
+    let mut floats = [0.0; 16];
+    store_f32(&mut floats, values);
+    floats
 }
 
-/// The table's value for each of 32 words below 16.
+/// The low halves of sixteen bytes, then the high halves, in the lowest four bits of a word each.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
-fn look_up(table: __m256i, words: __m512i) -> __m512i {
-    _mm512_permutexvar_epi16(words, _mm512_castsi256_si512(table))
+fn nibbles(bytes: &[u8; 16]) -> __m512i {
+    /// Each byte twice, for the low and the high halves.
+    const ORDER: [u8; 64] = {
+        let mut order = [0; 64];
+        let mut i = 0;
+        while i < 64 {
+            order[i] = (i / 2 % 16) as u8;
+            i += 1;
+        }
+        order
+    };
+    let twice = _mm512_broadcast_i32x4(load128::<0, _>(bytes));
+    let words = _mm512_permutexvar_epi8(load512::<0, _>(&ORDER), twice);
+    _mm512_mask_srli_epi16::<4>(words, 0xFFFF_0000, words)
+}
+
+/// Words below 32, of their lowest four bits and a fifth.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
+fn with_fifth(words: __m512i, fifth: u32) -> __m512i {
+    let low = _mm512_and_si512(words, _mm512_set1_epi16(15));
+    _mm512_mask_add_epi16(low, fifth, low, _mm512_set1_epi16(16))
+}
+
+/// The table's value for the lowest five bits of each of 32 words.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
+fn look_up(table: __m512i, words: __m512i) -> __m512i {
+    _mm512_permutexvar_epi16(words, table)
 }
 
 /// The values of group `group` of 32, which are a row of a tile.

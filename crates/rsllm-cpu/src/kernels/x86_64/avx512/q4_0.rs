@@ -81,7 +81,7 @@ fn load_runs(unit: &[BlockQ4_0; 8]) -> Weights {
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn scales(unit: &[BlockQ4_0; 8]) -> __m512 {
+pub(in crate::kernels::x86_64) fn scales(unit: &[BlockQ4_0; 8]) -> __m512 {
     SCALES.gather([load512::<0, _>(unit), load512::<72, _>(unit)])
 }
 

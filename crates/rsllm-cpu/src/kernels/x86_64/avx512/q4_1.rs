@@ -73,6 +73,6 @@ fn load_runs(unit: &[BlockQ4_1; 8]) -> Weights {
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn scales_and_minima(unit: &[BlockQ4_1; 8]) -> __m512 {
+pub(in crate::kernels::x86_64) fn scales_and_minima(unit: &[BlockQ4_1; 8]) -> __m512 {
     SCALES.gather([load512::<0, _>(unit), load512::<80, _>(unit)])
 }

@@ -9,7 +9,7 @@ use crate::kernels::Prepared;
 use super::dot::{Activations, Call, Weights, dot_rows, groups_to_quads, quads};
 use super::halves;
 use super::simd::{load128, load512};
-use super::unpack::{IN_ORDER, each_unit, unpack_units};
+use super::unpack::{IN_ORDER, unpack_units};
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(super) fn dot(
@@ -40,13 +40,6 @@ pub(super) fn unpack(blocks: &[u8], out: &mut [f32]) {
     unpack_units::<[BlockQ5_0; 8], 32, OFFSET, 0>(blocks, out, &IN_ORDER, |unit| load(unit));
 }
 
-/// Calls `put` with the place and the values of each sixteen.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(in crate::kernels::x86_64) fn each(blocks: &[u8], put: impl FnMut(usize, __m512)) {
-    each_unit::<[BlockQ5_0; 8], 32, OFFSET, 0>(blocks, &IN_ORDER, |unit| load(unit), put);
-}
-
 /// What a code is above its value.
 const OFFSET: i32 = 16;
 
@@ -62,12 +55,17 @@ fn load(unit: &[BlockQ5_0; 8]) -> Weights {
         five_bits(&e.qs, &f.qs, e.qh, f.qh),
         five_bits(&g.qs, &h.qs, g.qh, h.qh),
     ];
-    let scales = SCALES.gather([
+    Weights::new(q, scales(unit))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(in crate::kernels::x86_64) fn scales(unit: &[BlockQ5_0; 8]) -> __m512 {
+    SCALES.gather([
         load512::<0, _>(unit),
         load512::<66, _>(unit),
         load512::<112, _>(unit),
-    ]);
-    Weights::new(q, scales)
+    ])
 }
 
 /// The codes of two blocks in element order.

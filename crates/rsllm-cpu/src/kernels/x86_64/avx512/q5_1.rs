@@ -10,7 +10,7 @@ use super::dot::{Activations, Call, Weights, dot_rows, groups_to_quads, quads};
 use super::halves;
 use super::q5_0::five_bits;
 use super::simd::load512;
-use super::unpack::{IN_ORDER, each_unit, unpack_units};
+use super::unpack::{IN_ORDER, unpack_units};
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(super) fn dot(
@@ -41,13 +41,6 @@ pub(super) fn unpack(blocks: &[u8], out: &mut [f32]) {
     unpack_units::<[BlockQ5_1; 8], 32, 0, 1>(blocks, out, &IN_ORDER, |unit| load(unit));
 }
 
-/// Calls `put` with the place and the values of each sixteen.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(in crate::kernels::x86_64) fn each(blocks: &[u8], put: impl FnMut(usize, __m512)) {
-    each_unit::<[BlockQ5_1; 8], 32, 0, 1>(blocks, &IN_ORDER, |unit| load(unit), put);
-}
-
 const SCALES: halves::Places<3> = halves::Places::new(size_of::<BlockQ5_1>(), 1, [0, 72, 128]);
 
 #[inline]
@@ -60,12 +53,17 @@ fn load(unit: &[BlockQ5_1; 8]) -> Weights {
         five_bits(&e.qs, &f.qs, e.qh, f.qh),
         five_bits(&g.qs, &h.qs, g.qh, h.qh),
     ];
-    let scales = SCALES.gather([
+    Weights::new(q, scales_and_minima(unit))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(in crate::kernels::x86_64) fn scales_and_minima(unit: &[BlockQ5_1; 8]) -> __m512 {
+    SCALES.gather([
         load512::<0, _>(unit),
         load512::<72, _>(unit),
         load512::<128, _>(unit),
-    ]);
-    Weights::new(q, scales)
+    ])
 }
 
 /// For dots, in the order of `quads`.

@@ -9,7 +9,7 @@ use crate::kernels::Prepared;
 use super::dot::{Activations, Call, Weights, dot_rows, groups_to_runs};
 use super::q4_k::{PLACES, nibble_runs, nibbles, scales_and_minima};
 use super::simd::{load128, load256};
-use super::unpack::{each_unit, unpack_units};
+use super::unpack::unpack_units;
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(super) fn dot(
@@ -38,13 +38,6 @@ pub(super) fn dot(
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(super) fn unpack(blocks: &[u8], out: &mut [f32]) {
     unpack_units::<BlockQ5K, 32, 0, -1>(blocks, out, &PLACES, |unit| load(unit));
-}
-
-/// Calls `put` with the place and the values of each sixteen.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(in crate::kernels::x86_64) fn each(blocks: &[u8], put: impl FnMut(usize, __m512)) {
-    each_unit::<BlockQ5K, 32, 0, -1>(blocks, &PLACES, |unit| load(unit), put);
 }
 
 #[inline]

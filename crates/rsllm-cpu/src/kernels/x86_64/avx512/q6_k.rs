@@ -8,7 +8,7 @@ use crate::kernels::Prepared;
 
 use super::dot::{Activations, Call, Weights, dot_rows, quads, transposed};
 use super::simd::{load128, load256, load512};
-use super::unpack::{IN_ORDER, each_unit, unpack_units};
+use super::unpack::{IN_ORDER, unpack_units};
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(super) fn dot(
@@ -39,23 +39,24 @@ pub(super) fn unpack(blocks: &[u8], out: &mut [f32]) {
     unpack_units::<BlockQ6K, 16, OFFSET, 0>(blocks, out, &IN_ORDER, |unit| load(unit));
 }
 
-/// Calls `put` with the place and the values of each sixteen.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(in crate::kernels::x86_64) fn each(blocks: &[u8], put: impl FnMut(usize, __m512)) {
-    each_unit::<BlockQ6K, 16, OFFSET, 0>(blocks, &IN_ORDER, |unit| load(unit), put);
-}
-
 /// What a code is above its value.
 const OFFSET: i32 = 32;
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn load(block: &BlockQ6K) -> Weights {
+    let (codes, scales) = codes_and_scales(block);
+    Weights::new(codes, scales)
+}
+
+/// Codes in element order, [`OFFSET`] above the values, and the sixteen scales.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(in crate::kernels::x86_64) fn codes_and_scales(block: &BlockQ6K) -> ([__m512i; 4], __m512) {
     let [a, b] = half(load512::<0, _>(&block.ql), load256::<0, _>(&block.qh));
     let [c, d] = half(load512::<64, _>(&block.ql), load256::<32, _>(&block.qh));
     let scales = _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(load128::<0, _>(&block.scales)));
-    Weights::new([a, b, c, d], _mm512_mul_ps(broadcast_half(block.d), scales))
+    ([a, b, c, d], _mm512_mul_ps(broadcast_half(block.d), scales))
 }
 
 /// The codes of 128 elements in order, from their 64 bytes of low bits and 32 bytes of high bits.

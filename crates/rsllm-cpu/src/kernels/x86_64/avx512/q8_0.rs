@@ -55,13 +55,19 @@ fn load(unit: &[BlockQ8_0; 8]) -> Weights {
         unsigned(e, f),
         unsigned(g, h),
     ];
+    Weights::new(q, scales(unit))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(in crate::kernels::x86_64) fn scales(unit: &[BlockQ8_0; 8]) -> __m512 {
     let heads = [
         load512::<0, _>(unit),
         load512::<68, _>(unit),
         load512::<136, _>(unit),
         load512::<204, _>(unit),
     ];
-    Weights::new(q, SCALES.gather(heads))
+    SCALES.gather(heads)
 }
 
 /// Quants of two blocks, plus [`OFFSET`].
