@@ -296,6 +296,20 @@ async def test_a_call_is_required_behind_thoughts(client: httpx2.AsyncClient, be
     assert message["tool_calls"][0]["function"]["name"] == "clock"
 
 
+@pytest.mark.parametrize("delay", [0, 0.01])
+async def test_one_call_where_no_more_are_wanted(client: httpx2.AsyncClient, bench: Bench, delay: float) -> None:
+    caller(bench, [*CALLS, *CALLS], delay=delay)
+    body = {"model": "tiny", "messages": HI, "tools": TOOLS, "parallel_tool_calls": False}
+    reply = (await client.post("/v1/chat/completions", json=body)).json()
+    assert [call["function"]["name"] for call in reply["choices"][0]["message"]["tool_calls"]] == ["weather"]
+    assert reply["choices"][0]["finish_reason"] == "tool_calls" and "warnings" not in reply
+    caller(bench, ['{"name": "clock"} {"name": "weather", "arguments": {"city": "x"}}'], delay=delay)
+    chunks = sse((await client.post("/v1/chat/completions", json={**body, "stream": True})).text)
+    calls = [call for chunk in chunks for call in chunk["choices"][0]["delta"].get("tool_calls", ())]
+    assert [call["function"]["name"] for call in calls] == ["clock"]
+    assert not bench.pool.metrics().running
+
+
 async def test_anthropic_both_ways(client: httpx2.AsyncClient, bench: Bench) -> None:
     caller(bench, delay=0.01)
     tools = [{"name": "weather", "input_schema": WEATHER["parameters"]}, {"name": "clock", "input_schema": {}}]

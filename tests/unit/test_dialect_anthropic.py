@@ -70,7 +70,7 @@ def test_choices_of_tools() -> None:
     request = anthropic.message_request(
         {**BODY, "tools": [TOOL], "tool_choice": {"type": "auto", "disable_parallel_tool_use": True}}
     )
-    assert request.warnings == ("field 'tool_choice.disable_parallel_tool_use' has no effect",)
+    assert request.native["parallel_tool_calls"] is False and request.warnings == ()
 
 
 def test_defaults_are_the_models_own() -> None:
@@ -86,3 +86,13 @@ def test_errors(status: int, kind: str) -> None:
     reply = anthropic.error_reply(status, {"error": "no"})
     assert reply["type"] == "error" and reply["error"] == {"type": kind, "message": "no"}
     assert reply["request_id"].startswith("req_")
+
+
+def test_the_format_of_an_answer() -> None:
+    schema = {"type": "object", "properties": {"age": {"type": "integer"}}}
+    asked = {"format": {"type": "json_schema", "schema": schema}, "effort": "low"}
+    request = anthropic.message_request({**BODY, "output_config": asked})
+    assert (request.native["format"], request.native["think"], request.warnings) == (schema, "low", ())
+    for wrong in ("json", {"type": "json"}, {"type": "json_schema"}):
+        with pytest.raises(ApiError, match=r"output_config\.format"):
+            anthropic.message_request({**BODY, "output_config": {"format": wrong}})

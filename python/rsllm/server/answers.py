@@ -55,6 +55,8 @@ class Reading:
     """As it applies to this model."""
     control: Mapping[int, str] = field(default_factory=dict)
     """Control tokens that must be seen, since the notation is made of them."""
+    one_call: bool = False
+    """The answer ends with its first call."""
 
     @property
     def hides_thoughts(self) -> bool:
@@ -121,6 +123,7 @@ class Answer:
             self._options = {**options, "reveal": [[id, text] for id, text in reading.control.items()]}
         self._logprobs: list[dict[str, Any]] | None = None
         self._hidden = False
+        self._is_over = False
         self._totals = _Totals(prompt=len(prompt.ids))
         self.ids: list[int] = []
         """The tokens of the answer, thoughts too."""
@@ -183,11 +186,17 @@ class Answer:
         self._ended(generation)
 
     async def _read(self, ids: list[int], options: dict[str, Any], parser: OutputParser) -> AsyncIterator[Piece]:
+        begun = time.perf_counter_ns()
         generation = await self._lease.generate(ids, options)
+        count = len(self.ids)
         async for token in generation:
             self.ids += token.ids
             for piece in self.shown(parser.feed(token), token):
                 yield piece
+            if self._is_over:
+                generation.cancel()
+                self.add_cut(len(self.ids) - count, 0, time.perf_counter_ns() - begun)
+                return
         for piece in self.shown(parser.finish()):
             yield piece
         if self._logprobs:
@@ -203,6 +212,9 @@ class Answer:
                 self._hidden = self._hidden or bool(part.text.strip())
                 continue
             for piece in _of_part(part):
+                if self._is_over:
+                    return
+                self._is_over = bool(piece.calls) and self._reading is not None and self._reading.one_call
                 logprobs, self._logprobs = self._logprobs, None
                 yield Piece(piece.text, piece.thinking, piece.calls, logprobs) if logprobs else piece
 

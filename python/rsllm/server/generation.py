@@ -184,7 +184,8 @@ def _chat_task(served: Served, request: ChatRequest) -> _Task:
         return await chat_prompt(lease, lambda kept: template.render(kept, tools=tools, think=think), messages, fit=fit)
 
     warnings = [*abilities.template_warnings(served), *abilities.wish_warnings(served, request)]
-    return _Task(prompt, template, _reading(served, template, think, tools), warnings=warnings)
+    reading = _reading(served, template, think, tools, one_call=not request.parallel_tool_calls)
+    return _Task(prompt, template, reading, warnings=warnings)
 
 
 def _conversation(served: Served, request: ChatRequest) -> list[Message]:
@@ -202,6 +203,8 @@ def _reading(
     template: PromptTemplate | None,
     think: bool | str | None,
     tools: Sequence[Mapping[str, Any]] = (),
+    *,
+    one_call: bool = False,
 ) -> Reading | None:
     """How replies are read; `None` where they are text and nothing else."""
     if template is None:
@@ -211,7 +214,7 @@ def _reading(
         return None
     texts = choice.special_texts
     control = {id: text for text, id in served.facts.control.items() if any(text in tag for tag in texts)}
-    return Reading(choice, think, control)
+    return Reading(choice, think, control, one_call)
 
 
 def _with_stops(asked: Options, served: Served, request: Inference, task: _Task) -> Options:

@@ -85,12 +85,15 @@ class ChatRequest(Inference):
     messages: tuple[dict[str, Any], ...] = ()
     tools: tuple[dict[str, Any], ...] = ()
     """Each has a member `function`, an object; the other members are as they were sent."""
+    parallel_tool_calls: bool = True
+    """Ours: otherwise the answer ends with its first call."""
 
     @classmethod
     def read(cls, body: Body) -> ChatRequest:
         messages = tuple(read_message(value, index) for index, value in enumerate(body.items("messages")))
         tools = tuple(read_tool(value, f"tools[{index}]") for index, value in enumerate(body.items("tools")))
-        return cls(messages=messages, tools=tools, **_inference(body))
+        parallel = body.flag("parallel_tool_calls", True)
+        return cls(messages=messages, tools=tools, parallel_tool_calls=parallel, **_inference(body))
 
     @property
     def is_empty(self) -> bool:

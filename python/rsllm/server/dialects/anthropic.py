@@ -66,6 +66,9 @@ def message_request(body: Mapping[str, Any]) -> Translated:
     think = _think(fields, warnings)
     if think is not None:
         native["think"] = think
+    schema = _format(fields.mapping("output_config").get("format"))
+    if schema is not None:
+        native["format"] = schema
     _tools(fields, native, warnings)
     if '"cache_control"' in json.dumps(body):
         warnings.append("field 'cache_control' has no effect: prefixes of prompts are always kept")
@@ -293,6 +296,16 @@ def _think(fields: Fields, warnings: list[str]) -> bool | str | None:
     return _EFFORTS.get(effort) if isinstance(effort, str) else None
 
 
+def _format(value: Any) -> Any:
+    """The schema of an answer, where one is asked for."""
+    if value is None:
+        return None
+    if not isinstance(value, dict) or value.get("type") != "json_schema":
+        raise ApiError(400, "output_config.format must be an object of type json_schema")
+    schema = value.get("schema")
+    return schema if isinstance(schema, dict) else refuse("output_config.format.schema", "an object", schema)
+
+
 def _tools(fields: Fields, native: Json, warnings: list[str]) -> None:
     tools = []
     for index, tool in enumerate(fields.items("tools")):
@@ -306,7 +319,7 @@ def _tools(fields: Fields, native: Json, warnings: list[str]) -> None:
         tools.append(tool_definition(tool.get("name"), tool.get("description"), tool.get("input_schema"), where))
     choice = fields.mapping("tool_choice")
     if choice.get("disable_parallel_tool_use"):
-        warnings.append("field 'tool_choice.disable_parallel_tool_use' has no effect")
+        native["parallel_tool_calls"] = False
     kind = choice.get("type")
     if kind == "tool":
         set_tools(native, tools, ("named", str(choice.get("name"))))

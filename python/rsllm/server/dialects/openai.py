@@ -62,7 +62,8 @@ def chat_request(body: Mapping[str, Any]) -> Translated:
     native |= {name: fields.take(name) for name in ("logprobs", "top_logprobs", "_debug_render_only")}
     _tools(fields, native, warnings)
     wanted = copies(fields)
-    fields.default_only("parallel_tool_calls", True)
+    if not fields.flag("parallel_tool_calls", True):
+        native["parallel_tool_calls"] = False
     fields.default_only("store", False)
     options = fields.mapping("stream_options")
     return Translated(

@@ -47,7 +47,8 @@ def response_request(body: Mapping[str, Any]) -> Translated:
         native |= {"logprobs": True, "top_logprobs": top}
     declared = fields.items("tools")
     set_tools(native, _tools(declared, warnings), _choice(fields.take("tool_choice")))
-    fields.default_only("parallel_tool_calls", True)
+    if not fields.flag("parallel_tool_calls", True):
+        native["parallel_tool_calls"] = False
     fields.default_only("store", False)
     fields.default_only("background", False)
     number = random.randrange(_IDS)
@@ -67,6 +68,7 @@ def response_request(body: Mapping[str, Any]) -> Translated:
             "max_output_tokens": most,
             "text": body.get("text") or {"format": {"type": "text"}},
             "top_logprobs": top or 0,
+            "parallel_tool_calls": native.get("parallel_tool_calls", True),
         },
     )
 

@@ -159,7 +159,7 @@ def _object(request: Translated, status: str, output: list[Json]) -> Json:
         "tools": echo.get("tools", []),
         "tool_choice": "auto",
         "truncation": echo.get("truncation", "disabled"),
-        "parallel_tool_calls": True,
+        "parallel_tool_calls": echo.get("parallel_tool_calls", True),
         "text": echo.get("text", {"format": {"type": "text"}}),
         "top_p": echo.get("top_p", 1.0),
         "presence_penalty": 0,
