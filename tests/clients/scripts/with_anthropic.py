@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 from anthropic import Anthropic, AsyncAnthropic, BadRequestError, NotFoundError
 from harness import (
@@ -21,6 +22,7 @@ from harness import (
     raises,
     working,
 )
+from pydantic import BaseModel
 
 client = Anthropic(base_url=URL, auth_token="none is needed", max_retries=0)
 
@@ -39,6 +41,11 @@ WEATHER = {
     },
 }
 SUNNY = [{"role": "user", "content": "What is the weather in Paris?"}]
+
+
+class Person(BaseModel):
+    name: str
+    age: int
 
 
 def case_message() -> None:
@@ -86,6 +93,16 @@ def case_history_in_blocks() -> None:
     system = [{"type": "text", "text": "You answer questions.", "cache_control": {"type": "ephemeral"}}]
     reply = client.messages.create(**{**GREEDY, "messages": said}, system=system)
     assert ANSWER in reply.content[0].text
+
+
+def case_structured() -> None:
+    said = [{"role": "user", "content": "Describe Ann, who is 7 years old, as JSON."}]
+    asked = {**GREEDY, "messages": said, "max_tokens": 80}
+    reply = client.messages.parse(**asked, output_format=Person)
+    assert isinstance(reply.parsed_output, Person)
+    schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
+    whole = client.messages.create(**asked, output_config={"format": {"type": "json_schema", "schema": schema}})
+    assert isinstance(json.loads(whole.content[0].text)["age"], int)
 
 
 def case_options() -> None:
