@@ -18,6 +18,7 @@ from rsllm.cli import ondemand
 from rsllm.config import config
 from rsllm.errors import ServerUnreachableError
 from tests.support.hostile_registry import HostileRegistry
+from tests.support.tiny_models import SHAPES, write
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(90)
@@ -147,6 +148,23 @@ def test_help_imports_nothing_heavy(arguments: list[str]) -> None:
     )
     for name in ("httpx2", "starlette", "uvicorn", "cryptography", "rich", "numpy", "asyncio"):
         assert f" {name}\n" not in run.stderr
+
+
+def test_a_file_is_shown_without_anything_heavy(tmp_path: Path) -> None:
+    path = write(tmp_path / "tiny.gguf", SHAPES["llama"])
+    for script in (
+        f"from rsllm.cli.main import cli; cli(['show', '-v', {str(path)!r}], standalone_mode=False)",
+        f"import rsllm; rsllm.load({str(path)!r}, context=64).generate('hi', max_tokens=1)",
+    ):
+        run = subprocess.run(
+            [sys.executable, "-X", "importtime", "-c", script],
+            capture_output=True,
+            text=True,
+            stdin=subprocess.DEVNULL,
+            check=True,
+        )
+        for name in ("httpx2", "starlette", "uvicorn", "cryptography", "rich", "numpy", "asyncio", "jinja2"):
+            assert f" {name}\n" not in run.stderr
 
 
 def test_details_are_logged_where_asked_for(

@@ -32,8 +32,12 @@ Event = dict[str, Any]
 @click.argument("model")
 @click.option("-f", "--file", metavar="PATH", help="The Modelfile, or - for standard input (default: ./Modelfile).")
 @click.option("-q", "--quantize", metavar="TYPE", help="Not yet: pull or name a file that is quantized already.")
+@click.option("--draft-quantize", metavar="TYPE", help="Not yet, as --quantize.")
+@click.option("--experimental", is_flag=True, help="Accepted for compatibility: safetensors cannot be converted yet.")
 @json_option
-def command(model: str, file: str | None, quantize: str | None, as_json: bool) -> None:
+def command(
+    model: str, file: str | None, quantize: str | None, draft_quantize: str | None, experimental: bool, as_json: bool
+) -> None:
     """Make MODEL as a Modelfile says. Without a Modelfile, the GGUF in this folder becomes the model.
 
     FROM names a model, a GGUF file (of a split one any part), or a folder with GGUF files.
@@ -49,7 +53,7 @@ def command(model: str, file: str | None, quantize: str | None, as_json: bool) -
     from rsllm.store.name import ModelName
 
     ModelName.parse(model)
-    if quantize:
+    if quantize or draft_quantize:
         raise RsllmError("models cannot be quantized yet", hint="pull a GGUF that is quantized already")
     text, folder = _read(file)
     recipe = parse(text)
