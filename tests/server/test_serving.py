@@ -145,9 +145,10 @@ async def test_an_idle_server_ends_by_itself_but_not_with_a_model(make_bench: Ca
     bench = make_bench()
     bench.add()
     async with serving(bench, idle_seconds=0.2) as (server, url), httpx2.AsyncClient() as client:
-        await client.post(url + "/api/generate", json={"model": "tiny", "keep_alive": 1})
+        await client.post(url + "/api/generate", json={"model": "tiny", "keep_alive": -1})
         await asyncio.sleep(0.5)
         assert not server.should_exit
+        await client.post(url + "/api/generate", json={"model": "tiny", "keep_alive": 0})
         await until(lambda: server.should_exit)
         assert not bench.pool.status()
 

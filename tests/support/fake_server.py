@@ -1,6 +1,6 @@
 """A server in a process of its own whose runners run no model.
 
-    python -m tests.support.fake_server --folder FOLDER [--port N] [--models '{"tiny": {"pieces": 4}}']
+    python -m tests.support.fake_server --folder FOLDER [--models '{"tiny": {"pieces": 4}}']
 
 The store lies in the folder. It has the models of the argument, each with the behaviour of its fake runner; the
 environment is read as by `rsllm serve`. Nothing is pulled or pushed over a network: both report success. The first line
@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from rsllm.server.main import Server, server_settings
+from rsllm.store.manifest import Layer, Manifest, MediaType
+from rsllm.store.name import ModelName
 from rsllm.store.progress import Progress
 from tests.server.conftest import Bench
 
@@ -34,10 +36,13 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--models", type=json.loads, default={"tiny": {}})
     parser.add_argument("--parallel", type=int)
+    parser.add_argument("--real", metavar="NAME", help="a model with a real file beside them, to be shown")
     arguments = parser.parse_args()
     bench = Bench(arguments.folder, parallel=arguments.parallel, environment=dict(os.environ))
     for name, behaviour in arguments.models.items():
         bench.add(name, behaviour)
+    if arguments.real:
+        _add_real(bench, arguments.real, arguments.folder)
     bench.services.pull = bench.services.push = _transfer
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", arguments.port))
@@ -46,6 +51,16 @@ def main() -> None:
         listener.listen(1024)  # who connects now waits until the server is there
         print(port, flush=True)
         server.run([listener])
+
+
+def _add_real(bench: Bench, name: str, folder: Path) -> None:
+    from tests.support import tiny_models
+
+    digest, size = bench.store.add_blob(tiny_models.write(folder / "real.gguf", tiny_models.SHAPES["llama"]))
+    config, config_size = bench.store.add_blob([b'{"model_format":"gguf"}'])
+    head = Layer(MediaType.CONFIG, config, config_size)
+    manifest = Manifest.build(head, [Layer(MediaType.MODEL, digest, size)])
+    bench.store.write_manifest(ModelName.parse(name), manifest.raw)
 
 
 async def _transfer(store: Any, name: Any, *, insecure: bool, typed: bool) -> AsyncIterator[Progress]:
@@ -58,6 +73,7 @@ def fake_server(
     models: Mapping[str, Any],
     *,
     parallel: int | None = None,
+    real: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """Start one, and end it at the end of the block: its process, and its port."""
@@ -72,6 +88,8 @@ def fake_server(
     ]
     if parallel is not None:
         command += ["--parallel", str(parallel)]
+    if real is not None:
+        command += ["--real", real]
     with subprocess.Popen(
         command,
         cwd=ROOT,

@@ -34,6 +34,7 @@ def said(*blocks: dict[str, Any]) -> list[dict[str, Any]]:
         ({"tool_choice": {"type": "any"}}, "tool_choice requires a tool call, and there are no tools"),
         ({"tools": [TOOL], "tool_choice": {"type": "maybe"}},
          "tool_choice.type must be auto, any, tool or none, not 'maybe'"),
+        ({"output_config": {"effort": {}}}, "output_config.effort must be low, medium, high, xhigh or max, not '{}'"),
         ({"output_config": {"effort": "huge"}},
          "output_config.effort must be low, medium, high, xhigh or max, not 'huge'"),
     ],

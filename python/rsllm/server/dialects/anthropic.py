@@ -291,7 +291,7 @@ def _think(fields: Fields, warnings: list[str]) -> bool | str | None:
     kind = thinking.get("type")
     if kind in ("enabled", "disabled"):
         return bool(kind == "enabled")
-    if effort is not None and effort not in _EFFORTS:
+    if effort is not None and not (isinstance(effort, str) and effort in _EFFORTS):
         raise ApiError(400, f"output_config.effort must be low, medium, high, xhigh or max, not {str(effort)[:60]!r}")
     return _EFFORTS.get(effort) if isinstance(effort, str) else None
 
