@@ -62,7 +62,7 @@ class Config:
     `RSLLM_SERVER`             when no server answers, commands start one that ends when idle (`auto`), one that stays
                                (`keep`), or none (`never`)
     `RSLLM_SERVER_IDLE`        how long such a server stays with nothing loaded and nothing to do (default 10m)
-    `RSLLM_STATE`              folder of the log and the lock of such a server
+    `RSLLM_STATE`              folder of the log and the lock of such a server, and of the key that says what was typed
     `RSLLM_LOG_FORMAT`         lines of the server's log: `text`, for people, or `json`
     `OTEL_…`                   OpenTelemetry's own: with an endpoint or an exporter of traces the server tells requests
     `NO_COLOR`                 no colours, whatever the terminal can do
