@@ -224,6 +224,22 @@ async def test_an_end_within_the_thoughts(
     assert set(reply["message"].get("thinking", "x")) == {"x"}
 
 
+async def test_thoughts_are_counted(client: httpx2.AsyncClient, bench: Bench) -> None:
+    thinker(bench, delay=0.01, says_in_schema=["{}"])
+    # Fake tokens are bytes; the tag before the thoughts is known for one when they have begun.
+    assert (await chat(client))["thinking_count"] == len("\nHm, so")
+    assert (await chat(client, format=SCHEMA))["thinking_count"] == len("\nHm, so")
+    body = {"model": "tiny", "messages": HI, "n": 2}
+    usage = (await client.post("/v1/chat/completions", json=body)).json()["usage"]
+    assert usage["completion_tokens_details"] == {"reasoning_tokens": 2 * len("\nHm, so")}
+    reply = (await client.post("/v1/responses", json={"model": "tiny", "input": "hi"})).json()
+    assert reply["usage"]["output_tokens_details"] == {"reasoning_tokens": len("\nHm, so")}
+    thinker(bench)  # all in one piece
+    assert (await chat(client))["thinking_count"] > 0
+    thinker(bench, ["Yes"])
+    assert "thinking_count" not in await chat(client)
+
+
 async def test_the_limit_counts_thoughts_and_answer_together(client: httpx2.AsyncClient, bench: Bench) -> None:
     thinker(bench, says_in_schema=["{", "}", " ", " "])
     reply = await chat(client, format=SCHEMA, options={"num_predict": 5})

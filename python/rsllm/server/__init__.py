@@ -10,7 +10,7 @@
 `body.py` `schemas.py` `messages.py` `options.py`   what requests may say, read and checked
 `models.py` `templates.py` `abilities.py`           names as models, with what their files say and what they can do
 `prompts.py`           messages as token ids that fit the context
-`service.py` `generation.py` `answers.py` `forced.py` `embedding.py`   generating and embedding
+`service.py` `generation.py` `answers.py` `reading.py` `forced.py` `embedding.py`   generating and embedding
 `listing.py`           what is said of the store's models
 `streaming.py`         replies: lines of JSON, and the end of who no longer listens
 `errors.py`            exceptions as statuses, once

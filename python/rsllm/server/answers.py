@@ -8,76 +8,20 @@ once.
 
 from __future__ import annotations
 
-import math
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from rsllm.chat.parsers import OutputParser, ParserChoice, Part, ToolCall
+from rsllm.chat.parsers import OutputParser, Part
 from rsllm.runner.pool import Lease, LeaseGeneration
 from rsllm.server.prompts import Prompt
+from rsllm.server.reading import Piece, Reading, logprobs_of, pieces_of
 from rsllm.streams import Stats, Token
 
-__all__ = ["Answer", "Final", "Piece", "Reading"]
+__all__ = ["Answer"]
 
 _CONSTRAINTS = ("schema", "regex", "grammar")
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A piece of an answer; the one or the other kind of text, or a call."""
-
-    text: str = ""
-    thinking: str = ""
-    calls: tuple[ToolCall, ...] = ()
-    logprobs: list[dict[str, Any]] | None = None
-
-
-@dataclass(frozen=True)
-class Final:
-    """The end of an answer."""
-
-    reason: str
-    metrics: dict[str, int] = field(default_factory=dict)
-    warnings: list[str] = field(default_factory=list)
-    context: list[int] | None = None
-    rendered: str | None = None
-    """The prompt, where only that was asked for."""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How the replies to a request are read."""
-
-    choice: ParserChoice
-    think: bool | str | None = None
-    """As it applies to this model."""
-    control: Mapping[int, str] = field(default_factory=dict)
-    """Control tokens that must be seen, since the notation is made of them."""
-    one_call: bool = False
-    """The answer ends with its first call."""
-
-    @property
-    def hides_thoughts(self) -> bool:
-        """Thoughts were not wanted."""
-        return self.think is False
-
-    def parser(self, prompt: str) -> OutputParser:
-        """For a reply to `prompt`."""
-        return self.choice.start(think=None if self.choice.thinks else False, prompt=prompt)
-
-    def answer_parser(self) -> OutputParser:
-        """For what comes behind thoughts."""
-        return self.choice.start(think=False)
-
-    def may_think(self, prompt: str) -> bool:
-        """Whether thoughts may come before an answer to `prompt`."""
-        return self.choice.thinks and (not self.hides_thoughts or self._is_opened(prompt))
-
-    def _is_opened(self, prompt: str) -> bool:
-        tags = self.choice.thinking
-        return self.choice.format.is_harmony or (tags is not None and prompt.rstrip().endswith(tags.open))
 
 
 @dataclass
@@ -87,6 +31,7 @@ class _Totals:
     prompt: int = 0
     cached: int | None = None
     generated: int = 0
+    thinking: int = 0
     prefill: int = 0
     decode: int = 0
     queue: int = 0
@@ -107,6 +52,7 @@ class _Totals:
             "eval_duration": self.decode,
             "cached_tokens": min(self.cached or 0, self.prompt),
             "queue_duration": self.queue,
+            **({"thinking_count": self.thinking} if self.thinking else {}),
         }
 
 
@@ -124,6 +70,7 @@ class Answer:
         self._logprobs: list[dict[str, Any]] | None = None
         self._hidden = False
         self._is_over = False
+        self._has_thought = False
         self._totals = _Totals(prompt=len(prompt.ids))
         self.ids: list[int] = []
         """The tokens of the answer, thoughts too."""
@@ -180,7 +127,7 @@ class Answer:
         generation = await self._lease.generate(self._prompt.ids, self._options)
         async for token in generation:
             self.ids += token.ids
-            logprobs = _logprobs(token)
+            logprobs = logprobs_of(token)
             if token or logprobs:
                 yield Piece(str(token), logprobs=logprobs)
         self._ended(generation)
@@ -191,8 +138,10 @@ class Answer:
         count = len(self.ids)
         async for token in generation:
             self.ids += token.ids
-            for piece in self.shown(parser.feed(token), token):
+            parts = parser.feed(token)
+            for piece in self.shown(parts, token):
                 yield piece
+            self.count_thinking(parser, parts, len(token.ids) if token else 0)
             if self._is_over:
                 generation.cancel()
                 self.add_cut(len(self.ids) - count, 0, time.perf_counter_ns() - begun)
@@ -205,13 +154,14 @@ class Answer:
 
     def shown(self, parts: Iterable[Part], token: Token | None = None) -> Iterable[Piece]:
         """The parts that somebody is to see; log probabilities wait for the next of them."""
-        if token is not None and (logprobs := _logprobs(token)):
+        if token is not None and (logprobs := logprobs_of(token)):
             self._logprobs = [*(self._logprobs or ()), *logprobs]
         for part in parts:
+            self._has_thought = self._has_thought or part.kind == "thinking"
             if part.kind == "thinking" and self._reading is not None and self._reading.hides_thoughts:
                 self._hidden = self._hidden or bool(part.text.strip())
                 continue
-            for piece in _of_part(part):
+            for piece in pieces_of(part):
                 if self._is_over:
                     return
                 self._is_over = bool(piece.calls) and self._reading is not None and self._reading.one_call
@@ -235,6 +185,20 @@ class Answer:
         self._totals.generated += tokens
         self._totals.prefill += prefill
         self._totals.decode += decode
+
+    def count_thinking(self, parser: OutputParser, parts: Iterable[Part], tokens: int) -> None:
+        """Count the tokens of a piece as thoughts as long as the answer has not begun; where it begins within the
+        piece, by their share of its text."""
+        if not self._has_thought:
+            return
+        if parser.is_thinking:
+            self._totals.thinking += tokens
+            return
+        lengths = {part.kind: 0 for part in parts}
+        for part in parts:
+            lengths[part.kind] += len(part.raw)
+        if thinking := lengths.get("thinking"):
+            self._totals.thinking += round(tokens * thinking / sum(lengths.values()))
 
     def _ended(self, generation: LeaseGeneration) -> None:
         if generation.stats is None:
@@ -275,8 +239,10 @@ class _Thoughts:
             if not answer.ids:
                 first = time.perf_counter_ns()
             answer.ids += token.ids
-            for piece in answer.shown(self._thinking(self._parser.feed(token)), token):
+            parts = self._parser.feed(token)
+            for piece in answer.shown(self._thinking(parts), token):
                 yield piece
+            answer.count_thinking(self._parser, parts, len(token.ids) if token else 0)
             if not self._parser.is_thinking:
                 generation.cancel()
                 break
@@ -335,30 +301,3 @@ class _Thoughts:
         ids = self._answer.ids
         end = next((index + 1 for index, id in enumerate(ids) if id in self._end_ids), 0)
         return ids[:end] if self._has_thought else []
-
-
-def _of_part(part: Part) -> Iterable[Piece]:
-    if part.kind == "thinking":
-        yield Piece(thinking=part.text)
-    elif part.calls:
-        yield from (Piece(calls=(call,)) for call in part.calls)
-    elif part.text:
-        yield Piece(part.text)
-
-
-def _logprobs(token: Token) -> list[dict[str, Any]] | None:
-    if token.logprobs is None:
-        return None
-    return [
-        {
-            **_entry(entry),
-            **({"top_logprobs": [_entry(other) for other in entry.top]} if entry.top else {}),
-        }
-        for entry in token.logprobs
-    ]
-
-
-def _entry(entry: Any) -> dict[str, Any]:
-    # JSON has no infinity: a token that cannot come has the smallest logarithm that a float32 can say.
-    logprob = entry.logprob if math.isfinite(entry.logprob) else -3.4028235e38
-    return {"token": entry.text, "logprob": logprob, "bytes": list(entry.bytes)}

@@ -14,11 +14,12 @@ from typing import Any
 from rsllm.errors import ModelNameError, ModelNotFoundError, TemplateError
 from rsllm.runner.pool import Lease
 from rsllm.server import abilities
-from rsllm.server.answers import Answer, Final, Piece, Reading
+from rsllm.server.answers import Answer
 from rsllm.server.errors import ApiError
 from rsllm.server.models import Served
 from rsllm.server.options import Options
 from rsllm.server.prompts import Fit, Prompt, chat_prompt, parts_prompt, raw_prompt
+from rsllm.server.reading import Final, Piece, Reading
 from rsllm.server.schemas import ChatRequest, GenerateRequest, Inference
 from rsllm.server.service import Clock, Services, find, read_options, use
 from rsllm.server.templates import PromptTemplate, known_stops

@@ -188,6 +188,8 @@ def usage(native: Mapping[str, Any]) -> Json:
     found: Json = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
     if native.get("cached_tokens"):
         found["prompt_tokens_details"] = {"cached_tokens": native["cached_tokens"]}
+    if native.get("thinking_count"):
+        found["completion_tokens_details"] = {"reasoning_tokens": native["thinking_count"]}
     return found
 
 

@@ -137,7 +137,7 @@ def _finished(request: Translated, native: Mapping[str, Any], output: list[Json]
         "output_tokens": generated,
         "total_tokens": prompt + generated,
         "input_tokens_details": {"cached_tokens": native.get("cached_tokens", 0)},
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": native.get("thinking_count", 0)},
     }
     return response | merged_warnings(request, native)
 

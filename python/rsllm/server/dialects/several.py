@@ -73,4 +73,6 @@ class SeveralStream:
 def _sum(usages: Sequence[Mapping[str, Any]]) -> Json:
     completion = sum(usage["completion_tokens"] for usage in usages)
     prompt = usages[0]["prompt_tokens"]
-    return {**usages[0], "completion_tokens": completion, "total_tokens": prompt + completion}
+    summed = {**usages[0], "completion_tokens": completion, "total_tokens": prompt + completion}
+    thinking = sum(usage.get("completion_tokens_details", {}).get("reasoning_tokens", 0) for usage in usages)
+    return summed | ({"completion_tokens_details": {"reasoning_tokens": thinking}} if thinking else {})

@@ -10,10 +10,10 @@ from starlette.responses import Response
 
 from rsllm.errors import ModelNameError, ModelNotFoundError
 from rsllm.server import generation
-from rsllm.server.answers import Final, Piece
 from rsllm.server.embedding import Embeddings
 from rsllm.server.embedding import embed as embed_texts
 from rsllm.server.errors import ApiError
+from rsllm.server.reading import Final, Piece
 from rsllm.server.routes.common import read_body, services_of
 from rsllm.server.schemas import ChatRequest, EmbedRequest, GenerateRequest, Inference
 from rsllm.server.service import Services
