@@ -120,7 +120,7 @@ def _native() -> dict[str, Schema]:
         "done": BOOLEAN,
         "done_reason": _words("stop", "length", "load", "unload"),
         **dict.fromkeys(durations, NANOSECONDS),
-        **dict.fromkeys(("prompt_eval_count", "eval_count", "cached_tokens"), COUNT),
+        **dict.fromkeys(("prompt_eval_count", "eval_count", "cached_tokens", "thinking_count"), COUNT),
         "logprobs": _list(_one("Logprob")),
         "warnings": WARNINGS,
         "_debug_info": _object("rendered_template", rendered_template=STRING),
@@ -141,7 +141,17 @@ def _native() -> dict[str, Schema]:
         "Generated": _object(
             "model created_at response done", response=STRING, thinking=STRING, context=_list(COUNT), **end
         ),
-        "Chat": _object("model", messages=_list(_one("NativeMessage")), tools=_list(_one("Tool")), **inference),
+        "Chat": _object(
+            "model",
+            messages=_list(_one("NativeMessage")),
+            tools=_list(_one("Tool")),
+            parallel_tool_calls={
+                **BOOLEAN,
+                "default": True,
+                "description": "False: the answer ends with its first call.",
+            },
+            **inference,
+        ),
         "Chatted": _object("model created_at message done", message=message, **end),
         "Embed": _object(
             "model", input={"anyOf": [STRING, TEXTS]}, truncate={**BOOLEAN, "default": True}, dimensions=COUNT, **held
@@ -255,6 +265,7 @@ def _openai() -> dict[str, Schema]:
         completion_tokens=COUNT,
         total_tokens=COUNT,
         prompt_tokens_details=_object(cached_tokens=COUNT),
+        completion_tokens_details=_object(reasoning_tokens=COUNT),
     )
     content: Schema = {
         "anyOf": [NULLABLE_STRING, _list(_object("type", type=STRING, text=STRING, image_url=OBJECT))],
