@@ -7,10 +7,12 @@ client left out are made up here, the same ones at each rendering, so that a pre
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 __all__ = ["jinja_messages", "jinja_variables"]
@@ -32,19 +34,18 @@ def jinja_messages(
     >>> jinja_messages("", [{"role": "tool", "content": "3", "tool_name": "clock"}])
     [{'role': 'tool', 'content': '3', 'name': 'clock'}]
     """
-    short = _NINE.search(source) is not None
-    knows_developers = "developer" in source
-    has_thinking_field = _THINKING_FIELD.search(source) is not None
+    traits = _traits(source)
+    short = traits.wants_short_ids
     # Calls that have no result yet: (name, id), in order.
     waiting: list[tuple[str, str]] = []
     found = []
     for index, message in enumerate(messages):
         copy = {name: value for name, value in message.items() if name not in ("images", "tool_name", "thinking")}
-        if message.get("role") == "developer" and not knows_developers:
+        if message.get("role") == "developer" and not traits.knows_developers:
             copy["role"] = "system"  # OpenAI's newer word for the same
         if message.get("thinking"):
             copy["reasoning_content"] = message["thinking"]
-            if has_thinking_field:
+            if traits.has_thinking_field:
                 copy["thinking"] = message["thinking"]
         if message.get("tool_calls"):
             copy["tool_calls"] = [
@@ -70,14 +71,36 @@ def jinja_variables(
     variables: dict[str, Any] = {}
     if think is not None:
         variables["enable_thinking"] = bool(think)
-        if "enable_thinking" not in source and _THINKING_VARIABLE.search(source):
+        if _traits(source).has_thinking_variable:
             variables["thinking"] = bool(think)
     if isinstance(think, str):
         # gpt-oss knows no more than that.
         variables["reasoning_effort"] = "high" if think == "max" and "<|channel|>" in source else think
-    if tools and _XML_TOOLS.search(source):
+    if tools and _traits(source).has_xml_tools:
         variables["xml_tools"] = list(tools)
     return variables
+
+
+@dataclass(frozen=True)
+class _Traits:
+    """What a template asks for."""
+
+    wants_short_ids: bool
+    knows_developers: bool
+    has_thinking_field: bool
+    has_thinking_variable: bool
+    has_xml_tools: bool
+
+
+@functools.lru_cache(maxsize=64)
+def _traits(source: str) -> _Traits:
+    return _Traits(
+        wants_short_ids=_NINE.search(source) is not None,
+        knows_developers="developer" in source,
+        has_thinking_field=_THINKING_FIELD.search(source) is not None,
+        has_thinking_variable="enable_thinking" not in source and _THINKING_VARIABLE.search(source) is not None,
+        has_xml_tools=_XML_TOOLS.search(source) is not None,
+    )
 
 
 def _call(call: Mapping[str, Any], call_id: str, as_text: bool) -> Message:

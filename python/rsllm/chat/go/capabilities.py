@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from dataclasses import dataclass
 
@@ -46,6 +47,7 @@ def capabilities_of(template: GoTemplate) -> Capabilities:
     )
 
 
+@functools.lru_cache(maxsize=64)
 def jinja_capabilities(source: str) -> Capabilities:
     """Of a Jinja template, told from its text."""
     return Capabilities(
