@@ -140,6 +140,16 @@ async def test_the_key(make_bench: Callable[..., Bench]) -> None:
             assert (await client.get("/api/tags", headers=headers)).status_code == 200
 
 
+async def test_the_key_of_other_protocols(make_bench: Callable[..., Bench]) -> None:
+    bench = make_bench(environment={"RSLLM_API_KEY": "secret"})
+    async with asking(bench) as client:
+        said = (await client.post("/v1/chat/completions", json={})).json()["error"]
+        assert said["message"] == "the API key is missing or wrong" and said["hint"]
+        told = (await client.post("/v1/messages", json={})).json()
+        assert (told["type"], told["error"]["type"]) == ("error", "authentication_error")
+    await bench.pool.close()
+
+
 def test_a_public_address_needs_a_key_or_permission() -> None:
     home = {"HOME": "/h"}
     public = Address.parse("0.0.0.0")

@@ -26,6 +26,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rsllm.server import trace as tracing
+from rsllm.server.dialects import anthropic, openai
 from rsllm.server.errors import ApiError, answer
 from rsllm.server.metrics import Figures
 from rsllm.server.routes import health
@@ -167,14 +168,19 @@ class Access:
         host = headers.get("host", "")
         if not self._rules.allows_host(host):
             return _refuse(
-                403, f"host {host[:100]!r} is not a name of this machine", "the server listens on this machine only"
+                scope,
+                403,
+                f"host {host[:100]!r} is not a name of this machine",
+                "the server listens on this machine only",
             )
         if origin and not _is_own(origin, host) and not self._rules.allows_origin(origin):
-            return _refuse(403, f"origin {origin[:100]!r} is not allowed", "OLLAMA_ORIGINS lists the origins that are")
+            hint = "OLLAMA_ORIGINS lists the origins that are"
+            return _refuse(scope, 403, f"origin {origin[:100]!r} is not allowed", hint)
         if scope["method"] == "OPTIONS":
             return Response(status_code=204)
         if scope["path"] not in _SIGNS_OF_LIFE and not self._rules.allows_key(headers):
             return _refuse(
+                scope,
                 401,
                 "the API key is missing or wrong",
                 "send it as `Authorization: Bearer …`; clients of ours read RSLLM_API_KEY",
@@ -193,9 +199,16 @@ class Access:
             sent["access-control-max-age"] = str(_MAX_AGE_SECONDS)
 
 
-def _refuse(status: int, reason: str, hint: str, headers: Mapping[str, str] | None = None) -> JsonResponse:
+def _refuse(
+    scope: Scope, status: int, reason: str, hint: str, headers: Mapping[str, str] | None = None
+) -> JsonResponse:
+    """A refusal in the shape of the protocol that was spoken."""
     told = answer(ApiError(status, reason, hint=hint))
-    return JsonResponse(told.body, told.status, headers)
+    path = scope["path"]
+    if not path.startswith("/v1/"):
+        return JsonResponse(told.body, told.status, headers)
+    shape = anthropic.error_reply if path.startswith("/v1/messages") else openai.error_reply
+    return JsonResponse(shape(told.status, told.body), told.status, headers)
 
 
 def _is_own(origin: str, host: str) -> bool:
