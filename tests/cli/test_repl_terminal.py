@@ -196,6 +196,17 @@ def test_what_is_typed_during_an_answer_is_the_next_message(terminal: Terminal) 
     terminal.until(">>> ")
 
 
+def test_lines_end_between_words(tmp_path: Path) -> None:
+    with Terminal(tmp_path, COLUMNS="40") as terminal:
+        terminal.type("word " * 12 + "\r")
+        shown = terminal.message()
+        assert "\r\n" in shown or "\x1b[K" in shown
+        terminal.type("/set nowordwrap\r")
+        terminal.until("Set 'nowordwrap' mode.")
+        terminal.type("word " * 12 + "\r")
+        assert terminal.message() == "word " * 12
+
+
 def test_without_an_editor_the_line_stays(tmp_path: Path) -> None:
     with Terminal(tmp_path, OLLAMA_EDITOR="/no/such/editor") as terminal:
         terminal.type("a draft\x07")

@@ -45,8 +45,8 @@ Available commands:
   /set system TEXT            Set the system message
   /set history                Remember lines in the history file
   /set nohistory              Do not
-  /set wordwrap               Accepted for compatibility: text is never wrapped here
-  /set nowordwrap             So is this
+  /set wordwrap               End lines between words
+  /set nowordwrap             Do not
   /set format json            Answer in JSON
   /set noformat               Do not
   /set think [LEVEL]          Let the model think first: high, medium, low, max
@@ -84,12 +84,14 @@ class Repl:
         *,
         verbose: bool = False,
         hide_thinking: bool = False,
+        wrap: bool = True,
         read: Callable[[str], str] | None = None,
     ) -> None:
         self._session = session
         self._settings = session.settings
         self._verbose = verbose
         self._hide_thinking = hide_thinking
+        self._wrap = wrap
         self._lines = Lines()
         self._read = read or self._lines.read
 
@@ -141,7 +143,7 @@ class Repl:
 
     def _answer(self, message: str) -> None:
         try:
-            stream_to(self._session.answer(message), hide_thinking=self._hide_thinking)
+            stream_to(self._session.answer(message), hide_thinking=self._hide_thinking, wrap=self._wrap)
         except KeyboardInterrupt:
             click.echo()
             return
@@ -194,8 +196,8 @@ class Repl:
             "system": lambda _, value: self._set_system(value),
             "history": self._set_history,
             "nohistory": self._set_history,
-            "wordwrap": lambda mode, _: click.echo(f"Set '{mode}' mode. Text is never wrapped here."),
-            "nowordwrap": lambda mode, _: click.echo(f"Set '{mode}' mode."),
+            "wordwrap": self._set_wrap,
+            "nowordwrap": self._set_wrap,
             "verbose": self._set_verbose,
             "quiet": self._set_verbose,
             "format": lambda _, value: self._set_format(value),
@@ -216,6 +218,10 @@ class Repl:
 
     def _set_verbose(self, what: str, _: str) -> None:
         self._verbose = what == "verbose"
+        click.echo(f"Set '{what}' mode.")
+
+    def _set_wrap(self, what: str, _: str) -> None:
+        self._wrap = what == "wordwrap"
         click.echo(f"Set '{what}' mode.")
 
     def _set_parameter(self, line: str) -> None:

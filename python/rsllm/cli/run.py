@@ -18,6 +18,7 @@ from rsllm.cli import media
 from rsllm.cli.common import engine_options, model_argument, read_stdin, sampling_options
 from rsllm.cli.sessions import LocalSession, ServerSession, joined
 from rsllm.cli.settings import THINK_LEVELS, Settings, parse_format, parse_think
+from rsllm.cli.wrap import for_terminal
 from rsllm.errors import ModelNotFoundError, OptionError, RsllmError
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class _Asked:
     verbose: bool
     hide_thinking: bool
     insecure: bool
+    wrap: bool
     truncate: bool | None
     dimensions: int | None
 
@@ -82,7 +84,7 @@ class _Run(click.Command):
 @click.option("--dimensions", type=click.IntRange(1), metavar="N", help="Embedding models: length of the vector.")
 @click.option("--in-process", is_flag=True, help="Run the model in this process, without a server.")
 @click.option("--verbose", is_flag=True, help="Print timings to standard error.")
-@click.option("--nowordwrap", is_flag=True, help="Accepted for compatibility: text is never wrapped here.")
+@click.option("--nowordwrap", is_flag=True, help="On a terminal, let lines end in the middle of words.")
 @sampling_options
 @engine_options
 def command(model: str, prompt: tuple[str, ...], in_process: bool, **flags: Any) -> None:
@@ -108,7 +110,14 @@ def command(model: str, prompt: tuple[str, ...], in_process: bool, **flags: Any)
     interactive = not prompt and _is_terminal(sys.stdin) and _is_terminal(sys.stdout)
     words, piped = (None, "") if interactive else _prompt(prompt)
     asked = _Asked(
-        words, piped, flags["verbose"], flags["hidethinking"], flags["insecure"], flags["truncate"], flags["dimensions"]
+        words,
+        piped,
+        verbose=flags["verbose"],
+        hide_thinking=flags["hidethinking"],
+        insecure=flags["insecure"],
+        wrap=not flags["nowordwrap"],
+        truncate=flags["truncate"],
+        dimensions=flags["dimensions"],
     )
     settings = Settings(
         system=flags["system"],
@@ -179,9 +188,9 @@ def _talk(session: Session, asked: _Asked) -> None:
     if asked.words is None:
         from rsllm.cli.repl import Repl
 
-        Repl(session, verbose=asked.verbose, hide_thinking=asked.hide_thinking).run()
+        Repl(session, verbose=asked.verbose, hide_thinking=asked.hide_thinking, wrap=asked.wrap).run()
         return
-    stream_to(session.complete(asked.words, piped=asked.piped), hide_thinking=asked.hide_thinking)
+    stream_to(session.complete(asked.words, piped=asked.piped), hide_thinking=asked.hide_thinking, wrap=asked.wrap)
     _say_notes(session)
     if asked.verbose:
         print_timings(session)
@@ -195,8 +204,12 @@ def _embed(session: ServerSession, text: str, asked: _Asked) -> None:
     _say_notes(session)
 
 
-def stream_to(chunks: Iterator[Chunk], *, hide_thinking: bool = False) -> None:
-    """Print an answer as it comes; what the model thinks before it stands between two lines of its own."""
+def stream_to(chunks: Iterator[Chunk], *, hide_thinking: bool = False, wrap: bool = False) -> None:
+    """Print an answer as it comes; what the model thinks before it stands between two lines of its own.
+
+    With `wrap` lines end between words, where standard output is a terminal.
+    """
+    wrapping = for_terminal(wrap)
     last = ""
     thinking = False
     with contextlib.ExitStack() as stack:
@@ -209,7 +222,8 @@ def stream_to(chunks: Iterator[Chunk], *, hide_thinking: bool = False) -> None:
             if chunk.thinking != thinking:
                 thinking = chunk.thinking
                 click.echo("Thinking..." if thinking else f"{_line_end(last)}...done thinking.\n")
-            click.echo(chunk, nl=False)
+                wrapping = for_terminal(wrap)
+            click.echo(chunk if wrapping is None else wrapping.feed(chunk), nl=False)
             last = chunk or last
     if not last.endswith("\n"):
         click.echo()
