@@ -395,7 +395,7 @@ def test_names_of_the_store_complete(server: Bench, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("OLLAMA_MODELS", str(server.store.root))
     config.cache_clear()
     found = complete_models(None, None, "TI")  # type: ignore[arg-type]
-    assert [item.value for item in found] == ["tiny:latest", "TI"]
+    assert [(item.type, item.value) for item in found] == [("file", "TI"), ("plain", "tiny:latest")]
 
 
 def test_help_of_a_command_by_name(rsllm_command: Run) -> None:
