@@ -11,6 +11,7 @@ import httpx2
 import pytest
 
 from rsllm.server.forced import forced_call
+from rsllm.server.prompts import Fit, chat_prompt, raw_prompt
 from tests.server.conftest import CHATML, METADATA, Bench, lines
 from tests.server.test_tools import HERMES, TOOLS
 
@@ -275,3 +276,22 @@ async def test_a_native_stream_and_a_whole_reply_have_their_types(client: httpx2
     assert lines(await client.post("/api/chat", json={"model": "tiny", "messages": HI}))[-1]["done"]
     whole = await post(client, "/api/chat", messages=HI)
     assert whole.headers["content-type"] == "application/json; charset=utf-8"
+
+
+@pytest.mark.parametrize(("text", "add_bos", "ids"), [
+    ("<s>hi", True, [1, 104, 105]), ("hi", True, [1, 104, 105]), ("<s>hi", False, [1, 104, 105]),
+    ("hi", False, [104, 105]),
+])  # fmt: skip
+async def test_prompts_begin_with_one_token_of_the_beginning(text: str, add_bos: bool, ids: list[int]) -> None:
+    class Held:
+        info = {"context": 100}  # noqa: RUF012
+        special_tokens = {"bos": 1, "add_bos": add_bos}  # noqa: RUF012
+
+        async def tokenize(self, parts: list[tuple[str, bool]], *, add_special: bool = False) -> list[int]:
+            whole = "".join(part for part, _ in parts)
+            begin = [1] if add_special and add_bos else []
+            return begin + ([1] if whole.startswith("<s>") else []) + list(whole.removeprefix("<s>").encode())
+
+    lease: Any = Held()
+    assert (await raw_prompt(lease, text, Fit())).ids == ids
+    assert (await chat_prompt(lease, lambda messages: [(text, True)], HI, fit=Fit())).ids == ids
