@@ -71,6 +71,9 @@ async def test_from_a_model_that_is_pulled_first(client: httpx2.AsyncClient, ben
         ({"from": "tiny", "parameters": {"num_ctx": "many"}}, "num_ctx"),
         ({"from": "tiny", "quantize": "q4_K_M"}, "cannot be quantized yet"),
         ({"modelfile": "FROM tiny"}, "the server reads no Modelfile"),
+        ({"from": "tiny", "template": "{{ .Prompt"}, "template error: the Go template is not valid"),
+        ({"from": "tiny", "template": "{{ if .System }}x"}, "template error: the Go template is not valid"),
+        ({"from": "tiny", "template": "{{ exec .Prompt }}"}, "function 'exec' is not defined (line 1)"),
     ],
 )
 async def test_mistakes(client: httpx2.AsyncClient, bench: Bench, body: dict[str, Any], text: str) -> None:

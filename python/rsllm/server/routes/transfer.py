@@ -12,7 +12,7 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from rsllm.errors import GgufError, ModelNotFoundError
+from rsllm.errors import GgufError, ModelNotFoundError, TemplateError
 from rsllm.refs.sources import is_source
 from rsllm.server import options
 from rsllm.server.errors import ApiError
@@ -69,8 +69,19 @@ async def create(request: Request) -> Response:
         for name, value in asked.parameters.items()
     }
     options.read(given, {})
+    await asyncio.to_thread(_check_template, asked.template)
     events = _create(services_of(request), name, asked)
     return progress_response(request, events, stream=stream)
+
+
+def _check_template(source: str) -> None:
+    """Raise `TemplateError` for a TEMPLATE that no request could use."""
+    from rsllm.chat.go.template import GoTemplate
+
+    try:
+        GoTemplate(source)
+    except TemplateError as error:
+        raise TemplateError(f"template error: {error}", line=error.line, hint=error.hint) from None
 
 
 async def has_blob(request: Request) -> Response:
