@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import subprocess
@@ -141,6 +142,29 @@ def test_pieces_of_a_sequence() -> None:
     assert sum(counts.between_tokens.counts) == 5, "each token but those of the first piece"
     watch.ended(Stats.from_core({"finish_reason": "stop", "cached_tokens": 4, "decode_ns": 2 * 10**9}))
     assert (counts.prompt_tokens, counts.cached_tokens, counts.decode_seconds) == (10, 4, 2.0)
+
+
+async def test_several_answers_are_one_request(client: httpx2.AsyncClient, caplog: pytest.LogCaptureFixture) -> None:
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "n": 3}
+    with caplog.at_level(logging.INFO, logger="rsllm.server"):
+        assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
+    (line,) = [entry for entry in caplog.records if entry.getMessage().startswith("POST /v1/chat/completions")]
+    fields = line.fields  # type: ignore[attr-defined]
+    assert fields["generated_tokens"] == 12
+    found = await samples(client)
+    assert of(found, "rsllm_generated_tokens_total", model="tiny:latest") == 12
+    assert of(found, "rsllm_prompt_tokens_total", model="tiny:latest") == 3 * fields["prompt_tokens"]
+
+
+def test_a_request_of_two_sequences_says_what_both_took() -> None:
+    trace = Trace("id", "POST", "/")
+    first = {"finish_reason": "stop", "prompt_tokens": 10, "cached_tokens": 2, "prefill_ns": 5, "decode_ns": 7}
+    trace.add(Stats.from_core({**first, "generated_tokens": 3}))
+    trace.add(Stats.from_core({**first, "finish_reason": "length", "prompt_tokens": 13, "generated_tokens": 4}))
+    assert trace.stats is not None
+    stats = trace.stats
+    assert (stats.prompt_tokens, stats.cached_tokens, stats.generated_tokens) == (10, 2, 7)
+    assert (stats.prefill_ns, stats.decode_ns, stats.finish_reason) == (10, 14, "length")
 
 
 def test_an_answer_without_a_token_has_read_its_prompt() -> None:

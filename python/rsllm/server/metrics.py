@@ -82,12 +82,12 @@ class Figures:
             trace.model = name
 
     def granted(self, name: str, seconds: float) -> None:
-        if (trace := current()) is not None:
+        if (trace := current()) is not None and trace.load is None:
             trace.load = _until_now("load", seconds)
 
     def placed(self, name: str, seconds: float) -> None:
         self._counts(name).queue.note(seconds)
-        if (trace := current()) is not None:
+        if (trace := current()) is not None and trace.queue is None:
             trace.queue = _until_now("queue", seconds)
 
     def computed(self, name: str, tokens: int) -> None:
@@ -97,7 +97,7 @@ class Figures:
 
     def begun(self, name: str, prompt_tokens: int) -> SequenceWatch:
         trace = current()
-        if trace is not None:
+        if trace is not None and not trace.prompt_tokens:
             trace.prompt_tokens = prompt_tokens
         return SequenceWatch(self._counts(name), trace, prompt_tokens)
 
@@ -129,7 +129,7 @@ class SequenceWatch:
         if self._last is None:
             counts.first_token.note(now - self._begun)
             counts.prompt_tokens += self._prompt_tokens
-            if trace is not None:
+            if trace is not None and trace.first_token is None:
                 trace.first_token = now
         else:
             counts.between_tokens.note((now - self._last) / tokens, tokens)
@@ -147,7 +147,7 @@ class SequenceWatch:
         counts.prefill_seconds += stats.prefill_ns / 1e9
         counts.decode_seconds += stats.decode_ns / 1e9
         if self._trace is not None:
-            self._trace.stats = stats
+            self._trace.add(stats)
 
 
 def _until_now(name: str, seconds: float) -> Phase:

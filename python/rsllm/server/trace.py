@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextvars
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rsllm.streams import Stats
@@ -69,7 +69,7 @@ class Trace:
     prompt_tokens: int = 0
     generated_tokens: int = 0
     stats: Stats | None = None
-    """The engine's own figures, of an answer that came to its end."""
+    """The engine's own figures, of an answer that came to its end; set by `add`."""
 
     @property
     def total_seconds(self) -> float:
@@ -82,6 +82,20 @@ class Trace:
         if not self.complete or self.status == CLIENT_GONE:
             return "gone"
         return "error" if self.error or self.status >= 400 else "ok"
+
+    def add(self, stats: Stats) -> None:
+        """A sequence has come to its end. A request may have several: one after the other where an answer goes on
+        under a constraint, or side by side where several answers are asked for. The prompt is that of the first."""
+        first = self.stats
+        if first is not None:
+            stats = replace(
+                first,
+                finish_reason=stats.finish_reason,
+                generated_tokens=first.generated_tokens + stats.generated_tokens,
+                prefill_ns=first.prefill_ns + stats.prefill_ns,
+                decode_ns=first.decode_ns + stats.decode_ns,
+            )
+        self.stats = stats
 
     def fields(self) -> dict[str, Any]:
         """The line of the log, as names and values: times in milliseconds, rates in tokens a second."""
