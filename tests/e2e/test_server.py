@@ -161,6 +161,7 @@ def test_a_call_that_is_required(server: str, thinker: str) -> None:
 
 
 def test_a_template_and_a_prompt_of_the_request(server: str) -> None:
+    ask(server, "generate", keep_alive=0)  # or a context that is longer already would be used, and said
     question = "What is the capital of France?"
     template = "<|im_start|>user\n{{ .Prompt }}<|im_end|>\n<|im_start|>assistant\n{{ .Response }}"
     reply = ask(server, "generate", prompt=question, template=template, options=GREEDY)
