@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.support import assets
 
@@ -21,6 +22,10 @@ from tests.support import assets
 # need it to work in theirs: a handler here becomes the default action there.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# How long an example takes is the machine's affair.
+settings.register_profile("rsllm", deadline=None)
+settings.load_profile("rsllm")
 
 # What a CI machine may lack: how each reason begins.
 EXPECTED_SKIPS = ("soak:", "no GPU", "this machine has no ")

@@ -15,6 +15,7 @@ import json
 import logging
 import platform
 import re
+import ssl
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from types import TracebackType
@@ -47,17 +48,21 @@ Content = bytes | Callable[[], AsyncIterable[bytes]] | None
 class RegistryClient:
     """A client for registries; the user named the `trusted` addresses. Use as a context manager.
 
-    `tokens`, by origin, may be shared with other clients.
+    `tokens`, by origin, may be shared with other clients, and so may `certificates`, which take a while to read.
     """
 
     def __init__(
-        self, settings: RegistrySettings, trusted: tuple[str, ...] = (), tokens: dict[Origin, str] | None = None
+        self,
+        settings: RegistrySettings,
+        trusted: tuple[str, ...] = (),
+        tokens: dict[Origin, str] | None = None,
+        certificates: list[ssl.SSLContext] | None = None,
     ) -> None:
         origins = [origin_of(url) for url in trusted]
         rules = AddressRules(settings.private_allowed, [(host, port) for _, host, port in origins if port])
         self._settings = settings
         self._http = httpx2.AsyncClient(
-            transport=PinnedTransport(rules, resolver=settings.resolver),
+            transport=PinnedTransport(rules, resolver=settings.resolver, certificates=certificates),
             timeout=httpx2.Timeout(settings.stall_seconds, connect=settings.connect_seconds),
             headers={"User-Agent": user_agent(), "Accept-Encoding": "identity"},
             follow_redirects=False,

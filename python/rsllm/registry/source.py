@@ -6,6 +6,7 @@ after it; those before it have failed already. Why a place was passed over stand
 
 from __future__ import annotations
 
+import ssl
 from functools import partial
 
 from rsllm.errors import DownloadError, ManifestError, ModelNotFoundError, RegistryError, RsllmError
@@ -33,12 +34,15 @@ class Source:
         self.places = endpoints(name, settings, insecure=insecure)
         self._settings = settings
         self._tokens: dict[tuple[str, str, int | None], str] = {}
+        self._certificates: list[ssl.SSLContext] = []
 
     def client(self) -> RegistryClient:
-        """A client for all of the places; clients of one source share their tokens."""
+        """A client for all of the places; clients of one source share their tokens, and read certificates once."""
         configured = [place.site for place in self.places if place.mirror]
         typed = [place.site for place in self.places if self._settings.user_typed]
-        return RegistryClient(self._settings, trusted=(*configured, *typed), tokens=self._tokens)
+        return RegistryClient(
+            self._settings, trusted=(*configured, *typed), tokens=self._tokens, certificates=self._certificates
+        )
 
     async def manifest(self) -> Manifest:
         """What the name means. Raises `ModelNotFoundError`, `DownloadError`, `ManifestError`."""

@@ -33,23 +33,29 @@ class PinnedTransport(httpx2.AsyncBaseTransport):
     """An HTTP transport under `rules`.
 
     `resolver` takes the place of the system's; `proxies` (scheme to address, and `no`) that of the environment's.
+    Transports that are given the same `certificates` read the system's once, and only when one of them needs them.
     """
 
     def __init__(
-        self, rules: AddressRules, *, resolver: Resolver | None = None, proxies: Mapping[str, str] | None = None
+        self,
+        rules: AddressRules,
+        *,
+        resolver: Resolver | None = None,
+        proxies: Mapping[str, str] | None = None,
+        certificates: list[ssl.SSLContext] | None = None,
     ) -> None:
         self._rules = rules
         self._resolver = resolver or resolve
         self._proxies = dict(urllib.request.getproxies() if proxies is None else proxies)
-        self._context: ssl.SSLContext | None = None
-        self._pools: dict[tuple[str, str], httpx2.AsyncHTTPTransport] = {}
+        self._certificates = [] if certificates is None else certificates
+        self._pools: dict[tuple[str, str, bool], httpx2.AsyncHTTPTransport] = {}
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         host, port = request.url.host, request.url.port or {"http": 80, "https": 443}[request.url.scheme]
         proxy = self._proxy(request.url.scheme, host, port)
         if proxy is not None:
             await self._check_behind_proxy(host, port)
-            return await self._pool("proxy", proxy, proxy=proxy).handle_async_request(request)
+            return await self._pool("proxy", proxy, secure=True, proxy=proxy).handle_async_request(request)
         addresses = self._rules.check(host, port, await self._resolve(host, port))
         for address in addresses[:-1]:
             try:
@@ -72,7 +78,8 @@ class PinnedTransport(httpx2.AsyncBaseTransport):
             stream=request.stream,
             extensions={**request.extensions, "sni_hostname": host},
         )
-        return await self._pool(host, address).handle_async_request(pinned)
+        secure = request.url.scheme == "https"
+        return await self._pool(host, address, secure=secure).handle_async_request(pinned)
 
     async def _resolve(self, host: str, port: int) -> list[str]:
         if _is_address(host):
@@ -100,13 +107,17 @@ class PinnedTransport(httpx2.AsyncBaseTransport):
             return None
         return proxy if "://" in proxy else f"http://{proxy}"
 
-    def _pool(self, name: str, address: str, *, proxy: str | None = None) -> httpx2.AsyncHTTPTransport:
-        pool = self._pools.get((name, address))
+    def _pool(self, name: str, address: str, *, secure: bool, proxy: str | None = None) -> httpx2.AsyncHTTPTransport:
+        pool = self._pools.get((name, address, secure))
         if pool is None:
-            self._context = self._context or _tls_context()
-            pool = httpx2.AsyncHTTPTransport(verify=self._context, limits=_LIMITS, proxy=proxy)
-            self._pools[name, address] = pool
+            pool = httpx2.AsyncHTTPTransport(verify=self._verify() if secure else False, limits=_LIMITS, proxy=proxy)
+            self._pools[name, address, secure] = pool
         return pool
+
+    def _verify(self) -> ssl.SSLContext:
+        if not self._certificates:
+            self._certificates.append(_tls_context())
+        return self._certificates[0]
 
 
 def _is_address(host: str) -> bool:
