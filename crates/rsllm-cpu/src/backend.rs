@@ -269,6 +269,7 @@ impl Backend for CpuBackend {
             kernels: self.kernels,
             pool: &mut self.pool,
             scratch: &mut scratch.matmul,
+            outputs: rows == RowSet::Outputs,
         };
         for group in products.chunks_mut(4) {
             let mut targets = [const { None }; 4];

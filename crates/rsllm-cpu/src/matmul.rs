@@ -1,16 +1,17 @@
 //! Matrix products: fused dots on packed blocks for decode rows, a blocked f32 product for prefill rows.
 //!
 //! Decode: activations are quantised once, then every weight row is dotted with all columns; weights are read once and
-//! in order. Prefill: a panel of weight rows is unpacked to f32 into cache and multiplied with all tokens, whose
+//! in order. Prompt rows whose logits are wanted take the same path at the end of the model, but with the rest of the
+//! rounding as a second term: they are few, and nothing averages their errors any more. Other prompt rows (prefill): a panel of weight rows is unpacked to f32 into cache and multiplied with all tokens, whose
 //! activations were packed tokens-in-lanes. In both a (row, token) result is summed over K in one fixed order, so it
 //! does not depend on the number of tokens, threads or on the cut into panels.
 
 use std::ops::Range;
 
-use rsllm_quant::ActivationBlock;
+use rsllm_quant::{ActivationBlock, dequantize_activations};
 use rsllm_tensor::{BackendError, Op};
 
-use crate::kernels::{Dot, Kernels, Prepared};
+use crate::kernels::{Dot, Kernels, Prepared, Tiles};
 use crate::memory::{Aligned, Allocator};
 use crate::threads::{SharedSlice, ThreadPool, WorkerPanicked};
 use crate::tiles::TileScratch;
@@ -57,8 +58,10 @@ impl<'a> Output<'a> {
 
 /// Scratch of all products, reserved at load time.
 pub(crate) struct MatmulScratch {
-    /// Quantised activations of decode rows.
+    /// Quantised activations of decode rows, `[terms, rows, blocks of a row]`.
     pub(crate) blocks: Aligned<ActivationBlock>,
+    /// What the first term leaves of a row.
+    rest: Aligned<f32>,
     /// Packed activations of prefill rows.
     packed: Aligned<f32>,
     /// Per thread: unpacked panel, then accumulators.
@@ -112,8 +115,9 @@ impl MatmulScratch {
             blocks: Aligned::new(
                 allocator,
                 "quantised activations",
-                max_rows * max_row_len.div_ceil(256),
+                max_rows.max(2) * max_row_len.div_ceil(256),
             )?,
+            rest: Aligned::new(allocator, "rest of a row", max_row_len)?,
             packed: Aligned::new(allocator, "packed activations", padded_rows * max_row_len)?,
             threads,
             tile_packed: Aligned::new(
@@ -139,6 +143,8 @@ pub(crate) struct Matmul<'a> {
     pub(crate) kernels: &'a Kernels,
     pub(crate) pool: &'a mut ThreadPool,
     pub(crate) scratch: &'a mut MatmulScratch,
+    /// The rows are those whose logits are wanted.
+    pub(crate) outputs: bool,
 }
 
 impl Matmul<'_> {
@@ -172,38 +178,70 @@ impl Matmul<'_> {
         }
         if n_prefill > 0 {
             // A product's path is its weight's own, whatever company it has in the group.
-            for targets in
-                targets.chunk_by_mut(|a, b| a.weight.takes_tiles() == b.weight.takes_tiles())
-            {
+            let (tiles, outputs) = (self.kernels.tiles, self.outputs);
+            let path = |weight: &CpuWeight| match (weight.dot, tiles) {
+                (Dot::Int8(_), _) if outputs => Path::TwoTerms,
+                (_, Some(tiles)) if weight.takes_tiles() => Path::Tiles(tiles),
+                _ => Path::Floats,
+            };
+            let kind = |weight| std::mem::discriminant(&path(weight));
+            for targets in targets.chunk_by_mut(|a, b| kind(a.weight) == kind(b.weight)) {
                 let x = &x[..n_prefill * row_len];
-                match self.kernels.tiles {
-                    Some(tiles) if targets[0].weight.takes_tiles() => {
-                        self.prefill_tiles(tiles, targets, x, n_prefill)
-                    }
-                    _ => self.prefill(targets, x, n_prefill),
+                match path(targets[0].weight) {
+                    Path::TwoTerms => self.decode_in_two_terms(targets, x, n_prefill),
+                    Path::Tiles(tiles) => self.prefill_tiles(tiles, targets, x, n_prefill),
+                    Path::Floats => self.prefill(targets, x, n_prefill),
                 }
                 .map_err(worker_panicked)?;
             }
         }
         if n_prefill < n_rows {
-            self.decode(targets, &x[n_prefill * row_len..], n_prefill..n_rows)
+            self.decode(targets, &x[n_prefill * row_len..], n_prefill..n_rows, 1)
                 .map_err(worker_panicked)?;
         }
         Ok(())
     }
 
-    /// Quantise rows of `x` into the shared blocks.
-    pub(crate) fn quantize(&mut self, x: &[f32], row_len: usize) {
+    /// Quantise rows of `x` into the shared blocks, in one term or two: the second is what the first leaves.
+    fn quantize(&mut self, x: &[f32], row_len: usize, terms: usize) {
         let row_blocks = row_len.div_ceil(256);
-        let blocks = self.scratch.blocks.as_mut_slice();
-        for (row, blocks) in x
-            .chunks_exact(row_len)
-            .zip(blocks.chunks_exact_mut(row_blocks))
-        {
+        let quantize = |row: &[f32], blocks: &mut [ActivationBlock]| {
             // SAFETY: the table belongs to an instruction set this machine has; a quantised weight's rows are
             // multiples of 32 long, and `blocks` holds their whole number of 256.
             unsafe { (self.kernels.quantize_activations)(row, blocks) };
+        };
+        let n_blocks = x.len() / row_len * row_blocks;
+        let (first, second) = self.scratch.blocks.as_mut_slice().split_at_mut(n_blocks);
+        let rest = &mut self.scratch.rest.as_mut_slice()[..row_len];
+        for (i, row) in x.chunks_exact(row_len).enumerate() {
+            let range = i * row_blocks..(i + 1) * row_blocks;
+            quantize(row, &mut first[range.clone()]);
+            if terms == 2 {
+                dequantize_activations(&first[range.clone()], rest);
+                for (rest, x) in rest.iter_mut().zip(row) {
+                    *rest = x - *rest;
+                }
+                quantize(rest, &mut second[range]);
+            }
         }
+    }
+
+    /// The first `n_rows` rows, as [`Self::decode`] does but to sixteen bits of their activations.
+    fn decode_in_two_terms(
+        &mut self,
+        targets: &mut [Target<'_>],
+        x: &[f32],
+        n_rows: usize,
+    ) -> Result<(), WorkerPanicked> {
+        let row_len = targets[0].weight.row_len;
+        // What the blocks have room for: at least one row, usually all.
+        let at_once = self.scratch.blocks.as_slice().len() / (2 * row_len.div_ceil(256));
+        for start in (0..n_rows).step_by(at_once) {
+            let rows = start..n_rows.min(start + at_once);
+            let x = &x[rows.start * row_len..rows.end * row_len];
+            self.decode(targets, x, rows, 2)?;
+        }
+        Ok(())
     }
 
     /// `x` holds the decode rows; they are rows `columns` of each destination.
@@ -212,12 +250,14 @@ impl Matmul<'_> {
         targets: &mut [Target<'_>],
         x: &[f32],
         columns: Range<usize>,
+        terms: usize,
     ) -> Result<(), WorkerPanicked> {
         let row_len = targets[0].weight.row_len;
         if targets.iter().any(|t| matches!(t.weight.dot, Dot::Int8(_))) {
-            self.quantize(x, row_len);
+            self.quantize(x, row_len, terms);
         }
-        let blocks = &self.scratch.blocks.as_slice()[..columns.len() * row_len.div_ceil(256)];
+        let n_blocks = terms * columns.len() * row_len.div_ceil(256);
+        let blocks = &self.scratch.blocks.as_slice()[..n_blocks];
         let total_bytes: usize = targets
             .iter()
             .map(|t| t.weight.n_rows * t.weight.row_bytes)
@@ -318,7 +358,14 @@ impl Matmul<'_> {
     }
 }
 
-/// Dots of weight rows `rows` with all columns, in groups.
+/// How a product of prompt rows is done.
+enum Path {
+    TwoTerms,
+    Tiles(&'static Tiles),
+    Floats,
+}
+
+/// Dots of weight rows `rows` with all columns, in groups. Where `blocks` hold two terms, the second is added.
 fn dot_piece(
     output: &Output<'_>,
     rows: Range<usize>,
@@ -331,9 +378,13 @@ fn dot_piece(
     let packed = weight.rows(output.matrix, rows.clone());
     let row_len = weight.row_len;
     let row_blocks = row_len.div_ceil(256);
+    let n_dots = match weight.dot {
+        Dot::Int8(_) => blocks.len() / row_blocks,
+        Dot::F32(_) => columns.len(),
+    };
     let mut first = 0;
-    while first < columns.len() {
-        let n = MAX_DOT_COLUMNS.min(columns.len() - first);
+    while first < n_dots {
+        let n = MAX_DOT_COLUMNS.min(n_dots - first);
         let dots = &mut scratch.columns.as_mut_slice()[..rows.len() * n];
         match weight.dot {
             // SAFETY: the kernel belongs to an instruction set this machine has; `packed` holds whole rows, `dots` one
@@ -360,11 +411,16 @@ fn dot_piece(
             },
         }
         for column in 0..n {
-            let start = (columns.start + first + column) * weight.n_rows;
+            let start = (columns.start + (first + column) % columns.len()) * weight.n_rows;
             // SAFETY: pieces cover disjoint rows of a destination, so these ranges are disjoint.
             let dst = unsafe { output.dst.range(start + rows.start..start + rows.end) };
-            for (i, y) in dst.iter_mut().enumerate() {
-                *y = dots[i * n + column] + output.bias.map_or(0.0, |b| b[rows.start + i]);
+            let dots = dots.iter().skip(column).step_by(n);
+            if first + column < columns.len() {
+                for (i, (y, dot)) in dst.iter_mut().zip(dots).enumerate() {
+                    *y = dot + output.bias.map_or(0.0, |b| b[rows.start + i]);
+                }
+            } else {
+                dst.iter_mut().zip(dots).for_each(|(y, dot)| *y += dot);
             }
         }
         first += n;

@@ -230,6 +230,7 @@ impl Experts<'_> {
             kernels: self.kernels,
             pool: self.pool,
             scratch: self.matmul,
+            outputs: false,
         };
         let target = |dst, weight| Target {
             dst,
@@ -249,6 +250,7 @@ impl Experts<'_> {
             kernels: self.kernels,
             pool: self.pool,
             scratch: self.matmul,
+            outputs: false,
         };
         let target = Target {
             dst: &mut *results,
