@@ -23,7 +23,7 @@ const PANEL_K: usize = 256;
 /// Weight rows of a panel.
 const PANEL_ROWS: usize = 48;
 /// Columns of one fused-dot call; more only repeat the work per column.
-const MAX_DOT_COLUMNS: usize = 8;
+const MAX_DOT_COLUMNS: usize = 16;
 /// Weight bytes of a decode piece: small enough to balance, large enough to stream.
 const DECODE_PIECE_BYTES: Range<usize> = 8 * 1024..64 * 1024;
 

@@ -308,7 +308,7 @@ fn a_dot_has_the_same_bits_alone_and_in_company() {
                     );
                 }
             }
-            for columns in [0..2, 1..4, 3..7, 2..8, 4..9] {
+            for columns in [0..2, 1..4, 3..7, 2..8, 4..9, 1..17, 2..18] {
                 let some = case.dots(table, 1..6, columns.clone());
                 for (i, value) in some.into_iter().enumerate() {
                     let (r, c) = (1 + i / columns.len(), columns.start + i % columns.len());

@@ -3,8 +3,8 @@
 //! Both sides meet in units of 256 values: one block of a K format, or eight blocks of 32 values. `load` unpacks the
 //! weights of a unit to unsigned bytes, so that a lane holds four bytes of one run of sixteen in each of the four vectors,
 //! hence under one scale of either side; `prepare` brings the activations into the same order, once a call. Four integer
-//! products then leave the sixteen sums of the runs, which take one conversion and one multiply-add. Four rows share each read of activations, or up to eight
-//! columns each `load`. Every pair of a row and a column has an accumulator of its own and goes through the same operations in
+//! products then leave the sixteen sums of the runs, which take one conversion and one multiply-add. Four rows share each read of activations, or up to
+//! sixteen columns each `load`. Every pair of a row and a column has an accumulator of its own and goes through the same operations in
 //! the same order in whatever company, hence equal bits.
 //!
 //! The steps are closures, which inherit the instruction set of the function they stand in. Each has one call site in
@@ -17,7 +17,7 @@ use std::mem::offset_of;
 use bytemuck::{Pod, Zeroable};
 use rsllm_quant::{ActivationBlock, GROUP_LEN};
 
-use super::simd::{horizontal_sum, load256, load512, prefetch_behind, store512};
+use super::simd::{horizontal_sum, load256, load512, prefetch_behind, store_f32, store512};
 use crate::kernels::Prepared;
 
 /// The arguments of a `DotRows` kernel.
@@ -278,60 +278,54 @@ pub(super) fn dot_rows<U: Pod, const MINIMA: bool>(
     }
     let n_whole = row_bytes / size_of::<U>();
     let n_units = row_bytes.div_ceil(size_of::<U>());
-    for (x, prepared) in x
-        .chunks_exact(column_blocks)
-        .zip(prepared.chunks_exact_mut(column_blocks))
-    {
-        for (x, prepared) in x[..n_whole].iter().zip(&mut *prepared) {
-            prepare(x).store(prepared);
+    // `[unit][column]`, so that the columns of a unit lie behind each other.
+    for (c, x) in x.chunks_exact(column_blocks).enumerate() {
+        for (i, x) in x[..n_whole].iter().enumerate() {
+            prepare(x).store(&mut prepared[i * n_columns + c]);
         }
         if n_units > n_whole {
             // The last unit of a row ends with it; it begins within the one before, whose activations count as zero.
             let n_values = (row_bytes % size_of::<U>()) * ActivationBlock::LEN / size_of::<U>();
-            prepare(&at_the_end(&x[n_whole], n_values)).store(&mut prepared[n_whole]);
+            let last = at_the_end(&x[n_whole], n_values);
+            prepare(&last).store(&mut prepared[n_whole * n_columns + c]);
         }
     }
-    let column = |c: usize| &prepared[c * column_blocks..][..n_units];
+    let prepared = &prepared[..n_units * n_columns];
     let mut c = 0;
     while c < n_columns {
         let part = Part {
             rows,
             row_bytes,
             n_columns,
+            x: &prepared[c..],
+            n_units,
             out: &mut out[c..],
         };
-        match n_columns - c {
-            1 => {
-                dot_columns::<U, MINIMA, 4, 1>(part, [column(c)], load);
-                c += 1;
-            }
-            2 | 3 => {
-                dot_columns::<U, MINIMA, 2, 2>(part, [column(c), column(c + 1)], load);
-                c += 2;
-            }
-            4..8 => {
-                let x = std::array::from_fn(|i| column(c + i));
-                dot_columns::<U, MINIMA, 2, 4>(part, x, load);
-                c += 4;
-            }
-            _ => {
-                let x = std::array::from_fn(|i| column(c + i));
-                dot_columns::<U, MINIMA, 1, 8>(part, x, load);
-                c += 8;
-            }
-        }
+        c += match n_columns - c {
+            1 => dot_columns::<U, MINIMA, 4, 1>(part, load),
+            2 | 3 => dot_columns::<U, MINIMA, 2, 2>(part, load),
+            4..8 => dot_columns::<U, MINIMA, 2, 4>(part, load),
+            16.. if n_units <= WIDE_UNITS => dot_columns::<U, MINIMA, 1, 16>(part, load),
+            _ => dot_columns::<U, MINIMA, 1, 8>(part, load),
+        };
     }
 }
+
+/// Units of a row up to which sixteen columns of activations stay in the L1 cache.
+const WIDE_UNITS: usize = 4;
 
 /// Rows, and where the results of some columns go: the first of each `n_columns`.
 struct Part<'a> {
     rows: &'a [u8],
     row_bytes: usize,
     n_columns: usize,
+    /// From the first of the columns on: unit `i` of column `c` at `i * n_columns + c`.
+    x: &'a [Prepared],
+    n_units: usize,
     out: &'a mut [f32],
 }
 
-/// All rows times `C` columns, `R` rows at a time.
+/// All rows times `C` columns, `R` rows at a time. Returns `C`.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 #[expect(
@@ -340,17 +334,17 @@ struct Part<'a> {
 )]
 fn dot_columns<U: Pod, const MINIMA: bool, const R: usize, const C: usize>(
     part: Part<'_>,
-    x: [&[Prepared]; C],
     load: impl Fn(&U) -> Weights + Copy,
-) {
+) -> usize {
     let Part {
         rows,
         row_bytes,
         n_columns,
+        x,
+        n_units,
         out,
     } = part;
     let n_rows = rows.len() / row_bytes;
-    let n_units = x[0].len();
     for (r, out) in (0..n_rows).step_by(R).zip(out.chunks_mut(R * n_columns)) {
         let mut row = [&[] as &[u8]; R];
         for (i, row) in row.iter_mut().enumerate() {
@@ -361,10 +355,13 @@ fn dot_columns<U: Pod, const MINIMA: bool, const R: usize, const C: usize>(
         for i in 0..n_units {
             let start = (i * size_of::<U>()).min(row_bytes - size_of::<U>());
             let unit = |r: usize| bytemuck::from_bytes::<U>(&row[r][start..][..size_of::<U>()]);
+            let x: &[Prepared; C] = x[i * n_columns..]
+                .first_chunk()
+                .expect("a unit has them all");
             if C == 1 {
                 for r in 0..R {
                     prefetch_behind(unit(r));
-                    acc[r][0] = step::<MINIMA>(&load(unit(r)), &x[0][i], acc[r][0]);
+                    acc[r][0] = step::<MINIMA>(&load(unit(r)), &x[0], acc[r][0]);
                 }
             } else {
                 let zero = _mm512_setzero_si512();
@@ -375,17 +372,61 @@ fn dot_columns<U: Pod, const MINIMA: bool, const R: usize, const C: usize>(
                 }
                 for c in 0..C {
                     for r in 0..R {
-                        acc[r][c] = step::<MINIMA>(&weights[r], &x[c][i], acc[r][c]);
+                        acc[r][c] = step::<MINIMA>(&weights[r], &x[c], acc[r][c]);
                     }
                 }
             }
         }
         for (out, acc) in out.chunks_mut(n_columns).zip(acc) {
+            if C >= 8 {
+                let mut all = [_mm512_setzero_ps(); 16];
+                all[..C].copy_from_slice(&acc);
+                let mut sums = [0.0; 16];
+                store_f32(&mut sums, horizontal_sums(&all));
+                out[..C].copy_from_slice(&sums[..C]);
+                continue;
+            }
             for (out, acc) in out.iter_mut().zip(acc) {
                 *out = horizontal_sum(acc);
             }
         }
     }
+    C
+}
+
+/// [`horizontal_sum`] of each of sixteen vectors, bit for bit: the same lanes are added in the same order.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn horizontal_sums(v: &[__m512; 16]) -> __m512 {
+    let halves = |a: __m512, b: __m512| {
+        _mm512_add_ps(
+            _mm512_shuffle_f32x4::<0b01_00_01_00>(a, b),
+            _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b),
+        )
+    };
+    let quarters = |a: __m512, b: __m512| {
+        _mm512_add_ps(
+            _mm512_shuffle_f32x4::<0b10_00_10_00>(a, b),
+            _mm512_shuffle_f32x4::<0b11_01_11_01>(a, b),
+        )
+    };
+    // Four lanes are left of vectors j, j + 4, j + 8 and j + 12, a quarter each.
+    let mut fours = [_mm512_setzero_ps(); 4];
+    for (j, four) in fours.iter_mut().enumerate() {
+        *four = quarters(halves(v[j], v[j + 4]), halves(v[j + 8], v[j + 12]));
+    }
+    let pairs = |a: __m512, b: __m512| {
+        let (a, b) = (_mm512_castps_pd(a), _mm512_castps_pd(b));
+        _mm512_add_ps(
+            _mm512_castpd_ps(_mm512_unpacklo_pd(a, b)),
+            _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)),
+        )
+    };
+    let (a, b) = (pairs(fours[0], fours[1]), pairs(fours[2], fours[3]));
+    _mm512_add_ps(
+        _mm512_shuffle_ps::<0b10_00_10_00>(a, b),
+        _mm512_shuffle_ps::<0b11_01_11_01>(a, b),
+    )
 }
 
 /// The first `n_values` of a block moved to its end, and zeros before them.
