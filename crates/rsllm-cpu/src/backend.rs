@@ -6,6 +6,7 @@ use rsllm_tensor::{
     Op, PageId, Product, RopeParams, RopeTable, RowSet, Step, StepLimits, WeightSource,
 };
 
+use crate::adapters;
 use crate::attention::{Attention, AttentionScratch};
 use crate::isa::Isa;
 use crate::kernels::Kernels;
@@ -322,55 +323,22 @@ impl Backend for CpuBackend {
     ) -> Result<()> {
         check(Op::LowRankAdd, "input width", adapter.down.row_len, x.width)?;
         check(Op::LowRankAdd, "output width", adapter.up.n_rows, dst.width)?;
-        check(
-            Op::LowRankAdd,
-            "rank",
-            adapter.down.n_rows,
-            adapter.up.row_len,
-        )?;
-        let row_scratch = prepared(self.scratch.as_mut()).row.as_mut_slice();
-        let (rank, width) = (
-            adapter.up.row_len,
-            adapter.up.row_len.max(adapter.down.row_len),
-        );
-        let (inner, weights) = row_scratch.split_at_mut(rank);
-        check(
-            Op::LowRankAdd,
-            "room for a weight row",
-            width,
-            width.min(weights.len()),
-        )?;
-        let mut row_product = |weight: &CpuWeight, row: usize, x: &[f32]| {
-            let values = &mut weights[..weight.row_len];
-            // SAFETY: an instruction set of this machine; a packed row holds `row_len` values.
-            unsafe { (weight.unpack)(weight.rows(0, row..row + 1), values) };
-            values.iter().zip(x).map(|(w, x)| w * x).sum::<f32>()
-        };
+        let rank = adapter.up.row_len;
+        check(Op::LowRankAdd, "rank", adapter.down.n_rows, rank)?;
         let (all, counts) = (rows == RowSet::All, self.step.counts_of(rows));
-        for row in 0..counts.n_rows {
-            let step_row = if all {
-                row
-            } else {
-                self.step.outputs[row] as usize
-            };
-            let sequence = self
-                .step
-                .sequences
-                .iter()
-                .find(|s| (s.first_row..s.first_row + s.n_rows).contains(&step_row));
-            if sequence.is_none_or(|s| s.adapter != Some(adapter.adapter)) {
-                continue;
-            }
-            let x = &x.rows(counts.n_rows)[row * x.width..][..x.width];
-            for (r, value) in inner.iter_mut().enumerate() {
-                *value = row_product(&adapter.down, r, x) * adapter.scale;
-            }
-            let width = dst.width;
-            for (r, y) in dst.rows_mut(counts.n_rows)[row * width..][..width]
-                .iter_mut()
-                .enumerate()
-            {
-                *y += row_product(&adapter.up, r, inner);
+        let step = &self.step;
+        let uses = |row: usize| {
+            let row = if all { row } else { step.outputs[row] as usize };
+            let sequence = step.sequences.iter().find(|s| s.rows().contains(&row));
+            sequence.is_some_and(|s| s.adapter == Some(adapter.adapter))
+        };
+        let scratch = prepared(self.scratch.as_mut()).row.as_mut_slice();
+        let width = dst.width;
+        let x = x.rows(counts.n_rows).chunks_exact(x.width);
+        let dst = dst.rows_mut(counts.n_rows).chunks_exact_mut(width);
+        for (row, (dst, x)) in dst.zip(x).enumerate() {
+            if uses(row) {
+                adapters::add_row(dst, x, adapter, scratch)?;
             }
         }
         Ok(())

@@ -3,6 +3,7 @@
 //! `backend.rs` implements [`rsllm_tensor::Backend`]; `matmul.rs`, `attention.rs`, `moe.rs` and `ops.rs` hold the
 //! operations, each in terms of single-threaded kernels from the table in `kernels/`.
 
+mod adapters;
 mod attention;
 mod backend;
 #[doc(hidden)]

@@ -15,6 +15,12 @@ pub(crate) struct SequenceState {
     n_pages: usize,
 }
 
+impl SequenceState {
+    pub(crate) fn rows(&self) -> std::ops::Range<usize> {
+        self.first_row..self.first_row + self.n_rows
+    }
+}
+
 /// How many rows an operation works on, and how many of them take the prefill product.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct RowCounts {
