@@ -94,7 +94,8 @@ RUNNER: dict[str, set[str]] = {
     "process": {"child", "pieces", "plan", "protocol", "watch"},
     "worker": {"faults", "pieces", "protocol"},
     "scheduler": {"plan", "policy"},
-    "pool": {"child", "deadline", "plan", "policy", "process", "scheduler", "watch"},
+    "effects": {"child", "plan", "process", "scheduler"},
+    "pool": {"child", "deadline", "effects", "policy", "process", "scheduler", "watch"},
     "__init__": set(),
 }
 RUNNER_CORE = {"worker"}

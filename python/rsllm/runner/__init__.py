@@ -5,6 +5,6 @@ names the exit status and the child's last lines, everybody else goes on, and me
 
 `protocol` is what travels between the two sides, `worker` the child's main, `child` and `process` its parent's side,
 `policy` the decisions as pure functions, `plan` what a model will need of memory, `scheduler` the state of all models
-(events in, effects out), `pool` the asyncio loop around it, and `watch` whom that tells. No HTTP here, and nothing but
-`worker` touches the core.
+(events in, effects out), `effects` what it wants done, `pool` the asyncio face of it all, and `watch` whom that tells.
+No HTTP here, and nothing but `worker` touches the core.
 """
