@@ -19,7 +19,7 @@ from typing import Self
 import pytest
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.timeout(60)
+pytestmark = pytest.mark.timeout(120)
 
 SCRIPT = """
 import time
@@ -98,11 +98,14 @@ class Terminal:
         os.write(self._parent, keys.encode())
 
     def until(self, text: str, *, again: str = "") -> str:
-        """What comes before the text, which is waited for; `again` is typed now and then meanwhile."""
-        deadline = time.monotonic() + 20
+        """What comes before the text, which is waited for; `again` is typed when nothing comes for a while.
+
+        Python hears of a signal with the next key where it comes just before waiting for one.
+        """
+        deadline = time.monotonic() + 40
         while text.encode() not in self._output:
             assert time.monotonic() < deadline, self._output
-            if select.select([self._parent], [], [], 1)[0]:
+            if select.select([self._parent], [], [], 4)[0]:
                 self._output += os.read(self._parent, 4096)
             elif again:
                 self.type(again)
@@ -221,7 +224,8 @@ def test_ctrl_c_stops_the_answer_and_the_history_is_kept(tmp_path: Path) -> None
         terminal.until("GOT 'endless'")
         terminal.type("\x03")
         terminal.until(">>> ")
-        # Python hears of a signal with the next key where it comes just before waiting for one.
+        time.sleep(0.3)
+        terminal.type("\x03")
         terminal.until("Use Ctrl + d or /bye to exit.", again="\x03")
         terminal.type("/set nohistory\r")
         terminal.until("History is off.")
@@ -244,6 +248,8 @@ def test_ctrl_z_suspends(tmp_path: Path) -> None:
     with Terminal(tmp_path, in_shell=True) as terminal:
         terminal.type("some")
         terminal.until("some")  # the signal drops what has not been read
+        time.sleep(0.3)  # until the conversation waits for the next key; see `until`
+        terminal.type("\x1a")
         terminal.until("SHELL", again="\x1a")  # it has the terminal, and brings the conversation back
         terminal.until(">>> some")
         terminal.type(" words\r")
