@@ -6,8 +6,10 @@ use std::time::Duration;
 use bytemuck::Zeroable;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use rsllm_benches::{WEIGHT_TYPES, tables, values, weights};
-use rsllm_cpu::bench_support::{gemm, gemm_columns, quantize_activations, unpack, unpack_tiles};
-use rsllm_quant::ActivationBlock;
+use rsllm_cpu::bench_support::{
+    attend, attend_tiles, gemm, gemm_columns, quantize_activations, unpack, unpack_tiles,
+};
+use rsllm_quant::{ActivationBlock, GgmlType};
 
 fn products(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("gemm");
@@ -84,6 +86,49 @@ fn tile_unpackers(criterion: &mut Criterion) {
     }
 }
 
+/// Decode attention over rows that lie in cache, and the products of prefill attention on tiles.
+fn attention(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("attend");
+    group
+        .sample_size(20)
+        .measurement_time(Duration::from_millis(500))
+        .warm_up_time(Duration::from_millis(200));
+    let (n, head_dim, heads) = (64, 64, 3);
+    let (q, mut scores) = (values(heads * head_dim), vec![0.0; heads * n]);
+    let mut acc = vec![0.0; heads * head_dim];
+    for kernels in tables() {
+        for ty in [GgmlType::F32, GgmlType::F16, GgmlType::BF16] {
+            let rows = &weights(ty, head_dim, 1).repeat(n / 4);
+            if !attend(kernels, ty, rows, &q, heads, &mut scores, &mut acc) {
+                continue;
+            }
+            group.throughput(Throughput::Bytes(2 * rows.len() as u64));
+            group.bench_function(
+                format!("{}/{}", kernels.isa, ty.name().to_lowercase()),
+                |bencher| {
+                    bencher.iter(|| {
+                        attend(
+                            kernels,
+                            ty,
+                            black_box(rows),
+                            &q,
+                            heads,
+                            &mut scores,
+                            &mut acc,
+                        )
+                    });
+                },
+            );
+        }
+        if let Some(mut product) = attend_tiles(kernels, n, head_dim) {
+            group.throughput(Throughput::Elements(product() as u64));
+            group.bench_function(format!("{}/tiles", kernels.isa), |bencher| {
+                bencher.iter(&mut product);
+            });
+        }
+    }
+}
+
 fn quantizers(criterion: &mut Criterion) {
     let src = values(4096);
     let mut dst = vec![ActivationBlock::zeroed(); ActivationBlock::count(src.len())];
@@ -96,5 +141,12 @@ fn quantizers(criterion: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, products, unpackers, tile_unpackers, quantizers);
+criterion_group!(
+    benches,
+    products,
+    unpackers,
+    tile_unpackers,
+    attention,
+    quantizers
+);
 criterion_main!(benches);

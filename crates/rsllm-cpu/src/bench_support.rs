@@ -5,6 +5,7 @@ use rsllm_quant::{ActivationBlock, ActivationFormat, GgmlType};
 
 use crate::Kernels;
 use crate::kernels::{Dot, Prepared};
+use crate::memory::{Aligned, Allocator};
 
 /// Columns of activations in the form in which weights of a type meet them.
 #[derive(Debug)]
@@ -145,4 +146,65 @@ pub fn unpack_tiles(kernels: &Kernels, ty: GgmlType, row: &[u8], tiles: &mut [u1
     // SAFETY: `Kernels::for_isa` gives tables this machine can run; the lengths are checked above.
     unsafe { unpack(row, tiles) };
     true
+}
+
+/// Decode attention of `group` query heads over `rows` of K (or V) of type `ty`: scores, then the same rows weighted with
+/// them. False where the table unpacks rows of this type first.
+///
+/// # Panics
+/// If the lengths do not fit.
+pub fn attend(
+    kernels: &Kernels,
+    ty: GgmlType,
+    rows: &[u8],
+    q: &[f32],
+    group: usize,
+    scores: &mut [f32],
+    acc: &mut [f32],
+) -> bool {
+    let (head_dim, n) = (q.len() / group, scores.len() / group);
+    assert!(
+        ty.row_bytes(n * head_dim) == Some(rows.len()) && acc.len() == q.len(),
+        "a score for each row and head"
+    );
+    let Some(attend) = kernels.attend(ty, head_dim) else {
+        return false;
+    };
+    // SAFETY: `Kernels::for_isa` gives tables this machine can run; the lengths are checked above.
+    unsafe {
+        (attend.scores)(rows, &[], q, group, scores);
+        (attend.values)(rows, &[], scores, group, acc);
+    }
+    true
+}
+
+/// The products of prefill attention on tiles, `n` positions of `head_dim` values and 32 (token, head) pairs: operations done, or
+/// `None` without a tile unit.
+///
+/// # Panics
+/// If `n` or `head_dim` is not a multiple of 32.
+pub fn attend_tiles(kernels: &Kernels, n: usize, head_dim: usize) -> Option<impl FnMut() -> usize> {
+    use crate::kernels::TILE_F32;
+    let tiles = kernels.tiles?;
+    assert!(
+        n.is_multiple_of(32) && head_dim.is_multiple_of(32),
+        "whole tiles"
+    );
+    let part = |len: usize| Aligned::<u16>::new(&mut Allocator::default(), "bench", len).ok();
+    let (keys, queries) = (part(2 * 32 * head_dim)?, part(2 * 32 * head_dim)?);
+    let mut sums = Aligned::<f32>::new(&mut Allocator::default(), "bench", 4 * TILE_F32).ok()?;
+    Some(move || {
+        let (keys, queries) = (keys.as_slice(), queries.as_slice());
+        let a = [&keys[..32 * head_dim], &keys[32 * head_dim..]];
+        let b = [&queries[..32 * head_dim], &queries[32 * head_dim..]];
+        // SAFETY: as above; the tiles are configured in between.
+        unsafe {
+            (tiles.configure)();
+            for _ in 0..n / 32 {
+                (tiles.multiply_parts)(a, b, sums.as_mut_slice(), true);
+            }
+            (tiles.release)();
+        }
+        3 * 2 * n * 32 * head_dim
+    })
 }

@@ -43,7 +43,7 @@ pub(super) fn unpack_bf16(blocks: &[u8], out: &mut [f32]) {
 
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
-fn widen_bf16(bytes: &[u8; 16]) -> __m256 {
+pub(super) fn widen_bf16(bytes: &[u8; 16]) -> __m256 {
     let wide = _mm256_cvtepu16_epi32(load128::<0, _>(bytes));
     _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
 }

@@ -1,5 +1,6 @@
 //! AVX2, FMA and F16C kernels.
 
+mod attend;
 mod dot;
 mod elementwise;
 mod floats;
@@ -52,6 +53,9 @@ pub(crate) const AVX2: Kernels = Kernels {
     gemm_columns: gemm::COLUMNS,
     gemm: gemm::gemm,
     gemm_transposed: gemm::gemm_transposed,
+    attend_f32: Some(attend::F32),
+    attend_f16: Some(attend::F16),
+    attend_bf16: Some(attend::BF16),
     elementwise: elementwise::ELEMENTWISE,
     ..scalar::SCALAR
 };

@@ -61,6 +61,23 @@ pub(super) fn prefetch_behind<T>(src: &T) {
     }
 }
 
+/// Asks for every cache line of `len` bytes from `start` on.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+#[allow(
+    unused_unsafe,
+    reason = "later versions of Rust than the oldest supported one declare prefetches safe"
+)]
+pub(super) fn prefetch_row(src: &[u8], start: usize, len: usize) {
+    let Some(row) = src.get(start..start + len) else {
+        return;
+    };
+    for line in row.chunks(64) {
+        // SAFETY: a prefetch reads nothing.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) };
+    }
+}
+
 /// A half as f32 in all lanes.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
