@@ -5,17 +5,23 @@
 
 use crate::cause::Cause;
 use crate::error::GgufError;
+use crate::map::Bytes;
 use crate::value::{Array, GgufString, StringArray, Value, ValueType};
 
 /// A position in the bytes of one file.
 pub(crate) struct Cursor<'a> {
+    owner: &'a Bytes,
     bytes: &'a [u8],
     offset: usize,
 }
 
 impl<'a> Cursor<'a> {
-    pub(crate) fn new(bytes: &'a [u8]) -> Self {
-        Self { bytes, offset: 0 }
+    pub(crate) fn new(owner: &'a Bytes) -> Self {
+        Self {
+            owner,
+            bytes: owner.as_slice(),
+            offset: 0,
+        }
     }
 
     pub(crate) fn offset(&self) -> usize {
@@ -123,19 +129,25 @@ impl<'a> Cursor<'a> {
             .collect())
     }
 
-    /// `count` strings. Measured first, then copied: the two allocations have their exact size.
+    /// `count` strings, left where they are.
     fn strings(&mut self, count: usize, key: &str) -> Result<StringArray, GgufError> {
         let start = self.offset;
+        let mut ends = Vec::with_capacity(count);
         for index in 0..count {
             self.string(|| format!("{key}[{index}]"))?;
+            let n_bytes = self.offset - start;
+            ends.push(u32::try_from(n_bytes).map_err(|_| Cause::LimitExceeded {
+                field: format!("bytes of {key}"),
+                value: n_bytes as u64,
+                limit: u32::MAX.into(),
+            })?);
         }
-        // Each string has its 8 length bytes in the range as well.
-        let mut strings = StringArray::with_capacity(count, self.offset - start - 8 * count);
-        self.offset = start;
-        for index in 0..count {
-            strings.push(self.string(|| format!("{key}[{index}]"))?);
-        }
-        Ok(strings)
+        Ok(StringArray::in_bytes(
+            self.owner.clone(),
+            start,
+            STRING_LENGTH_BYTES,
+            ends,
+        ))
     }
 
     fn check_length(
@@ -188,6 +200,8 @@ impl<'a> Cursor<'a> {
     }
 }
 
+/// Before each string.
+const STRING_LENGTH_BYTES: usize = 8;
 /// The reference engine's limit on one array.
 const MAX_ELEMENTS: u64 = 1 << 30;
 /// The reference engine's limit on one string.
@@ -199,7 +213,8 @@ mod tests {
 
     #[test]
     fn reads_stop_at_the_end_and_say_where() {
-        let mut cursor = Cursor::new(&[1, 0, 0, 0, 2]);
+        let bytes = Bytes::from_vec(vec![1, 0, 0, 0, 2]);
+        let mut cursor = Cursor::new(&bytes);
         assert_eq!(cursor.u32(|| "a".into()).unwrap(), 1);
         let error = cursor.u32(|| "b".into()).unwrap_err();
         assert!(
@@ -215,7 +230,7 @@ mod tests {
         bytes.extend(1_u64.to_le_bytes());
         bytes.push(b'x');
         bytes.extend(u64::MAX.to_le_bytes());
-        let error = Cursor::new(&bytes)
+        let error = Cursor::new(&Bytes::from_vec(bytes))
             .value(ValueType::Array, "k")
             .unwrap_err();
         assert_eq!(error.field().as_deref(), Some("length of k[1]"));
@@ -223,7 +238,9 @@ mod tests {
 
     #[test]
     fn any_non_zero_byte_is_true() {
-        let value = Cursor::new(&[7]).value(ValueType::Bool, "k").unwrap();
+        let value = Cursor::new(&Bytes::from_vec(vec![7]))
+            .value(ValueType::Bool, "k")
+            .unwrap();
         assert_eq!(value, Value::Bool(true));
     }
 }

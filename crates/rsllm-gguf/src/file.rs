@@ -69,7 +69,7 @@ impl Gguf {
     pub fn from_bytes(bytes: Vec<u8>, name: impl Into<PathBuf>) -> Result<Self, GgufError> {
         let name = name.into();
         let bytes = Bytes::from_vec(bytes);
-        let header = header::parse(bytes.as_slice(), &name, 0)?;
+        let header = header::parse(&bytes, &name, 0)?;
         shards::check_single(&header, bytes.as_slice(), &name)?;
         Ok(Self::from_parts(vec![(name, bytes, header)]))
     }

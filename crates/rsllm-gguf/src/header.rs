@@ -12,6 +12,7 @@ use crate::cause::Cause;
 use crate::cursor::Cursor;
 use crate::error::GgufError;
 use crate::layout::{self, Record};
+use crate::map::Bytes;
 use crate::metadata::Metadata;
 use crate::sniff::Foreign;
 use crate::tensor::{self, TensorInfo};
@@ -28,12 +29,13 @@ pub(crate) struct Header {
 }
 
 /// Parses and checks the file with the given bytes; `file` is named in errors, `shard` goes into each tensor.
-pub(crate) fn parse(bytes: &[u8], file: &Path, shard: usize) -> Result<Header, GgufError> {
+pub(crate) fn parse(bytes: &Bytes, file: &Path, shard: usize) -> Result<Header, GgufError> {
     parse_unnamed(bytes, file, shard).map_err(|error| error.in_file(file))
 }
 
-fn parse_unnamed(bytes: &[u8], file: &Path, shard: usize) -> Result<Header, GgufError> {
-    let mut cursor = Cursor::new(bytes);
+fn parse_unnamed(owner: &Bytes, file: &Path, shard: usize) -> Result<Header, GgufError> {
+    let bytes = owner.as_slice();
+    let mut cursor = Cursor::new(owner);
     let version = magic_and_version(&mut cursor, bytes)?;
     // After the metadata less is left, but then the loop below ends at the first record that is not there.
     let n_tensors = cursor.count(MIN_RECORD_BYTES, MAX_TENSORS, || "tensor count".into())?;

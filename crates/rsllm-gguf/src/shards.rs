@@ -104,7 +104,7 @@ impl Split {
 
 fn read(path: &Path, shard: usize, options: OpenOptions) -> Result<(Bytes, Header), GgufError> {
     let bytes = Bytes::open(path, options.mmap)?;
-    let header = header::parse(bytes.as_slice(), path, shard)?;
+    let header = header::parse(&bytes, path, shard)?;
     Ok((bytes, header))
 }
 

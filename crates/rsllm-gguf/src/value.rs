@@ -2,10 +2,14 @@
 //!
 //! GGUF calls its strings UTF-8, yet token texts may be any bytes (a byte of a split character is a token). Strings here
 //! keep their bytes; a caller that needs text asks for it and is told when it is not. Array elements lie in one buffer
-//! each, strings too: a vocabulary of 262,144 tokens is two allocations, not as many.
+//! each; strings of an array stay where they are in the file.
 
 use std::borrow::Cow;
 use std::fmt;
+use std::ops::Range;
+use std::sync::Arc;
+
+use crate::map::Bytes;
 
 /// The type tag of a metadata value, with the numbers of the file format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -340,27 +344,28 @@ impl From<String> for GgufString {
     }
 }
 
-/// An array of strings in two allocations: all bytes back to back, and where each string ends.
-#[derive(Clone, Default, PartialEq, Eq)]
+/// An array of strings, the bytes of which stay in the file they were read from; clones share all. A vocabulary of 262,144
+/// tokens is one allocation of a megabyte.
+#[derive(Clone)]
 pub struct StringArray {
-    bytes: Vec<u8>,
-    /// End of string `i` in `bytes`; it begins where the one before ends.
-    ends: Vec<usize>,
+    bytes: Bytes,
+    /// Where the array begins in `bytes`.
+    start: usize,
+    /// Bytes before each string that are not its own.
+    gap: usize,
+    /// End of string `i` from `start`; it begins a gap after the one before ends.
+    ends: Arc<[u32]>,
 }
 
 impl StringArray {
-    /// An empty array with room for `n_strings` of `n_bytes` in all.
-    pub fn with_capacity(n_strings: usize, n_bytes: usize) -> Self {
+    /// The array of strings that lie in `bytes` from `start`, `gap` bytes before each; their ends count from `start`.
+    pub(crate) fn in_bytes(bytes: Bytes, start: usize, gap: usize, ends: Vec<u32>) -> Self {
         Self {
-            bytes: Vec::with_capacity(n_bytes),
-            ends: Vec::with_capacity(n_strings),
+            bytes,
+            start,
+            gap,
+            ends: ends.into(),
         }
-    }
-
-    /// Appends one string.
-    pub fn push(&mut self, string: &[u8]) {
-        self.bytes.extend_from_slice(string);
-        self.ends.push(self.bytes.len());
     }
 
     /// The number of strings.
@@ -375,14 +380,24 @@ impl StringArray {
 
     /// The bytes of all strings together.
     pub fn total_bytes(&self) -> usize {
-        self.bytes.len()
+        self.ends.last().map_or(0, |&end| end as usize) - self.gap * self.len()
     }
 
     /// The bytes of the string at `index`.
     pub fn get(&self, index: usize) -> Option<&[u8]> {
-        let end = *self.ends.get(index)?;
-        let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
-        Some(&self.bytes[start..end])
+        self.range(index).map(|range| &self.buffer()[range])
+    }
+
+    /// What the strings lie in, with other bytes before, between and after them; see [`Self::range`].
+    pub fn buffer(&self) -> &[u8] {
+        self.bytes.as_slice()
+    }
+
+    /// Where the string at `index` lies in [`Self::buffer`].
+    pub fn range(&self, index: usize) -> Option<Range<usize>> {
+        let end = *self.ends.get(index)? as usize;
+        let before = index.checked_sub(1).map_or(0, |before| self.ends[before]) as usize;
+        Some(self.start + before + self.gap..self.start + end)
     }
 
     /// The text of the string at `index`; `None` past the end and for bytes that are not UTF-8.
@@ -392,12 +407,30 @@ impl StringArray {
 
     /// The bytes of each string, in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> + Clone {
-        (0..self.len()).map(|index| {
-            let start = index.checked_sub(1).map_or(0, |before| self.ends[before]);
-            &self.bytes[start..self.ends[index]]
+        let buffer = self.buffer();
+        let mut from = self.start;
+        self.ends.iter().map(move |&end| {
+            let end = self.start + end as usize;
+            let string = &buffer[from + self.gap..end];
+            from = end;
+            string
         })
     }
 }
+
+impl Default for StringArray {
+    fn default() -> Self {
+        Self::in_bytes(Bytes::from_vec(Vec::new()), 0, 0, Vec::new())
+    }
+}
+
+impl PartialEq for StringArray {
+    fn eq(&self, other: &Self) -> bool {
+        self.iter().eq(other.iter())
+    }
+}
+
+impl Eq for StringArray {}
 
 impl fmt::Debug for StringArray {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -407,13 +440,18 @@ impl fmt::Debug for StringArray {
     }
 }
 
+/// A copy of strings made by hand.
+///
+/// # Panics
+/// If they are 4 GiB or more together.
 impl<S: AsRef<[u8]>> FromIterator<S> for StringArray {
     fn from_iter<I: IntoIterator<Item = S>>(strings: I) -> Self {
-        let mut array = Self::default();
+        let (mut bytes, mut ends) = (Vec::new(), Vec::new());
         for string in strings {
-            array.push(string.as_ref());
+            bytes.extend_from_slice(string.as_ref());
+            ends.push(u32::try_from(bytes.len()).expect("less than 4 GiB of strings"));
         }
-        array
+        Self::in_bytes(Bytes::from_vec(bytes), 0, 0, ends)
     }
 }
 
@@ -444,6 +482,9 @@ mod tests {
         assert_eq!(array.get_str(1), Some("ab"));
         assert_eq!(array.get(4), None);
         assert_eq!(array.total_bytes(), 4);
+        assert_eq!(array.range(2), Some(2..4));
+        assert_eq!(&array.buffer()[2..4], strings[2]);
+        assert_eq!(array.range(4), None);
     }
 
     #[test]

@@ -87,7 +87,4 @@ pub enum TokenizerError {
         /// The entry, escaped, cut after 40 characters.
         merge: String,
     },
-    /// The texts of the special tokens cannot be searched for.
-    #[error("the special tokens cannot be searched for")]
-    SpecialTokens(#[from] aho_corasick::BuildError),
 }

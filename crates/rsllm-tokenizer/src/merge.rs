@@ -7,12 +7,19 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use crate::hash::Merge;
+/// What two neighbours give.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Merge {
+    /// Merges of lower rank are done first.
+    pub(crate) rank: u32,
+    /// What is known of the symbol that the two become.
+    pub(crate) merged: u32,
+}
 
 /// A stretch of the text that is one symbol so far.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Symbol {
-    /// The symbol's number; a token's id if below the vocabulary size.
+    /// What is known of the symbol; its meaning is the caller's.
     pub(crate) id: u32,
     /// Its first byte in the text.
     pub(crate) start: usize,

@@ -5,7 +5,9 @@
 //! token's end is a longer token's beginning; whether a vocabulary has such a pair is found out once, and only those
 //! that do pay for a search a token.
 
-use aho_corasick::{AhoCorasick, AhoCorasickBuilder, BuildError, Input, MatchKind};
+use std::sync::OnceLock;
+
+use aho_corasick::{AhoCorasick, AhoCorasickBuilder, Input, MatchKind};
 
 use crate::TokenId;
 
@@ -20,12 +22,12 @@ pub(crate) struct Pattern {
     pub(crate) strip_right: bool,
 }
 
-/// Finds a set of token texts.
+/// Finds a set of token texts. How is prepared by the first search: few programs need all finders of a vocabulary.
 #[derive(Debug)]
 pub(crate) struct Finder {
     /// Longest first, then by id.
     patterns: Vec<Pattern>,
-    search: Search,
+    search: OnceLock<Search>,
 }
 
 #[derive(Debug)]
@@ -61,30 +63,33 @@ impl Part {
 
 impl Finder {
     /// A finder for `patterns`. Texts are not empty.
-    pub(crate) fn new(mut patterns: Vec<Pattern>) -> Result<Self, BuildError> {
+    pub(crate) fn new(mut patterns: Vec<Pattern>) -> Self {
         patterns.sort_by(|a, b| b.text.len().cmp(&a.text.len()).then(a.id.cmp(&b.id)));
-        let search = if patterns.is_empty() {
-            Search::Nothing
-        } else if patterns
-            .iter()
-            .any(|pattern| pattern.strip_left || pattern.strip_right)
-            || may_overlap(&patterns)
-        {
-            Search::OneByOne
-        } else {
-            let texts = patterns.iter().map(|pattern| &pattern.text);
-            Search::Together(
-                AhoCorasickBuilder::new()
-                    .match_kind(MatchKind::LeftmostLongest)
-                    .build(texts)?,
-            )
-        };
-        Ok(Self { patterns, search })
+        Self {
+            patterns,
+            search: OnceLock::new(),
+        }
+    }
+
+    fn search(&self) -> &Search {
+        self.search.get_or_init(|| {
+            if self.patterns.is_empty() {
+                return Search::Nothing;
+            }
+            if self.strips() || may_overlap(&self.patterns) {
+                return Search::OneByOne;
+            }
+            // It refuses more patterns than it can number; searching for each finds the same.
+            AhoCorasickBuilder::new()
+                .match_kind(MatchKind::LeftmostLongest)
+                .build(self.patterns.iter().map(|pattern| &pattern.text))
+                .map_or(Search::OneByOne, Search::Together)
+        })
     }
 
     /// Cuts the stretch `start..end` of `text` and hands on its parts in order, none of them empty.
     pub(crate) fn cut(&self, text: &str, start: usize, end: usize, emit: &mut dyn FnMut(Part)) {
-        match &self.search {
+        match self.search() {
             Search::Nothing if start < end => emit(Part::text(start, end)),
             Search::Nothing => {}
             Search::Together(automaton) => {
@@ -271,7 +276,7 @@ mod tests {
             strip_left: false,
             strip_right: false,
         });
-        Finder::new(patterns.collect()).unwrap()
+        Finder::new(patterns.collect())
     }
 
     fn cut(finder: &Finder, text: &str) -> Vec<Part> {
@@ -291,7 +296,7 @@ mod tests {
     #[test]
     fn a_longer_token_further_right_wins() {
         let finder = finder(&["abc", "bcdef"]);
-        assert!(matches!(finder.search, Search::OneByOne));
+        assert!(matches!(finder.search(), Search::OneByOne));
         assert_eq!(cut(&finder, "abcdef"), [Part::text(0, 1), token(1, 1, 6)]);
     }
 
@@ -303,11 +308,11 @@ mod tests {
             &["[INST]", "[/INST]"],
         ] {
             assert!(
-                matches!(finder(texts).search, Search::Together(_)),
+                matches!(finder(texts).search(), Search::Together(_)),
                 "{texts:?}"
             );
         }
-        assert!(matches!(finder(&[]).search, Search::Nothing));
+        assert!(matches!(finder(&[]).search(), Search::Nothing));
     }
 
     #[test]
@@ -318,7 +323,7 @@ mod tests {
             strip_left: true,
             strip_right: true,
         };
-        let finder = Finder::new(vec![pattern]).unwrap();
+        let finder = Finder::new(vec![pattern]);
         let text = "a \t<m>\n b<m>";
         let parts = cut(&finder, text);
         assert_eq!(
@@ -341,7 +346,7 @@ mod tests {
             let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
             let finder = finder(&texts);
             // Of equally long overlapping tokens either may come first; leave those vocabularies out.
-            if matches!(finder.search, Search::Together(_)) && !equals_overlap(&texts) {
+            if matches!(finder.search(), Search::Together(_)) && !equals_overlap(&texts) {
                 let mut one_by_one = finder.cut_one_by_one(&text, 0, text.len());
                 one_by_one.retain(|part| part.start < part.end);
                 prop_assert_eq!(cut(&finder, &text), one_by_one);

@@ -5,8 +5,7 @@
 
 use crate::TokenId;
 use crate::cache::Scratch;
-use crate::hash::Merge;
-use crate::merge::{Merger, NO_MERGE, Symbol};
+use crate::merge::{Merge, Merger, NO_MERGE, Symbol};
 use crate::vocabulary::{TokenKind, Vocabulary};
 use crate::words::WordBreaks;
 
@@ -14,8 +13,6 @@ use crate::words::WordBreaks;
 #[derive(Debug)]
 pub(crate) struct SentencePiece {
     byte_tokens: [Option<TokenId>; 256],
-    /// Rank of merging to each token: smaller for better scores, [`NO_MERGE`] for tokens that text must not yield.
-    ranks: Vec<u32>,
     longest: usize,
     breaks: WordBreaks,
     unknown: Option<TokenId>,
@@ -30,21 +27,16 @@ impl SentencePiece {
                 .byte_token(byte)
                 .or_else(|| vocabulary.text_token(&[byte]));
         }
-        let mut ranks = Vec::with_capacity(vocabulary.len());
         let mut breaks = WordBreaks::default();
         let mut longest = 0;
         for (id, text) in vocabulary.iter() {
-            if vocabulary.is_protocol(id) || vocabulary.kind(id) == TokenKind::Byte {
-                ranks.push(NO_MERGE);
-                continue;
+            if may_come_from_text(vocabulary, id) {
+                longest = longest.max(text.len());
+                breaks.add_token(text);
             }
-            ranks.push(rank_of_score(vocabulary.score(id)));
-            longest = longest.max(text.len());
-            breaks.add_token(text);
         }
         Self {
             byte_tokens,
-            ranks,
             longest,
             breaks,
             // A file that marks it as control does not want it to come from text.
@@ -90,8 +82,8 @@ impl SentencePiece {
                 return None;
             }
             let merged = vocabulary.id_of(&bytes[left.start..left.start + len])?;
-            Some(Merge {
-                rank: self.ranks[merged as usize],
+            may_come_from_text(vocabulary, merged).then(|| Merge {
+                rank: rank_of_score(vocabulary.score(merged)),
                 merged,
             })
         });
@@ -99,7 +91,10 @@ impl SentencePiece {
             let text = &bytes[symbol.start..symbol.start + symbol.len];
             if symbol.id != NO_TOKEN {
                 out.push(symbol.id);
-            } else if let Some(id) = self.character_token(vocabulary, text) {
+            } else if let Some(id) = vocabulary
+                .id_of(text)
+                .filter(|&id| may_come_from_text(vocabulary, id))
+            {
                 out.push(id);
             } else {
                 out.extend(
@@ -109,12 +104,11 @@ impl SentencePiece {
             }
         }
     }
+}
 
-    fn character_token(&self, vocabulary: &Vocabulary, character: &[u8]) -> Option<TokenId> {
-        vocabulary
-            .id_of(character)
-            .filter(|&id| self.ranks[id as usize] != NO_MERGE)
-    }
+/// Byte tokens and those of the model's protocol are no text.
+fn may_come_from_text(vocabulary: &Vocabulary, id: TokenId) -> bool {
+    vocabulary.kind(id) != TokenKind::Byte && !vocabulary.is_protocol(id)
 }
 
 /// Smaller for greater scores; never [`NO_MERGE`]. NaN is worse than all numbers.

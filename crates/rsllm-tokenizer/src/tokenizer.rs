@@ -1,12 +1,13 @@
 //! The tokenizer: what callers hold.
 
 use std::fmt;
-use std::sync::Arc;
+use std::panic::resume_unwind;
+use std::sync::{Arc, Mutex};
 
-use rsllm_gguf::Metadata;
+use rsllm_gguf::{Metadata, StringArray};
 
 use crate::TokenId;
-use crate::bpe::Bpe;
+use crate::bpe::{Bpe, Merges};
 use crate::cache::{self, Scratch};
 use crate::decode::{DecodeOptions, PieceWriter, StreamDecoder, clean_up_spaces};
 use crate::error::TokenizerError;
@@ -77,18 +78,29 @@ impl Tokenizer {
     pub fn from_metadata(metadata: &Metadata) -> Result<Self, TokenizerError> {
         let mut warnings = Vec::new();
         let settings = Settings::from_metadata(metadata, &mut warnings)?;
-        let mut vocabulary = Vocabulary::from_metadata(metadata)?;
+        let merge_texts = match &settings.pre_tokenizer {
+            Some(pre_tokenizer) => Merges::texts(metadata, &pre_tokenizer.flags),
+            None => Ok(StringArray::default()),
+        };
+        let (vocabulary, merges) = both(
+            merge_texts
+                .as_ref()
+                .is_ok_and(|texts| texts.len() > FEW_MERGES),
+            || Vocabulary::from_metadata(metadata),
+            || merge_texts.and_then(|texts| Merges::new(&texts)),
+        );
+        let mut vocabulary = vocabulary?;
         let mut special = settings.special_tokens(metadata, &vocabulary, &mut warnings)?;
         let end_of_generation = special::discover(&mut vocabulary, &mut special, &mut warnings);
         let model = if let Some(pre_tokenizer) = settings.pre_tokenizer {
-            Model::Bpe(Box::new(Bpe::new(metadata, pre_tokenizer, &vocabulary)?))
+            Model::Bpe(Box::new(Bpe::new(merges?, pre_tokenizer, &vocabulary)))
         } else {
             if !vocabulary.has_scores() {
                 warnings.push(TokenizerWarning::MissingScores);
             }
             Model::SentencePiece(Box::new(SentencePiece::new(&vocabulary, special.unknown)))
         };
-        let finders = Finders::new(&vocabulary, &Stripping::from_metadata(metadata))?;
+        let finders = Finders::new(&vocabulary, &Stripping::from_metadata(metadata));
         let inner = Inner {
             vocabulary,
             settings,
@@ -305,7 +317,7 @@ impl Inner {
 }
 
 impl Finders {
-    fn new(vocabulary: &Vocabulary, stripping: &Stripping) -> Result<Self, TokenizerError> {
+    fn new(vocabulary: &Vocabulary, stripping: &Stripping) -> Self {
         let (mut all, mut user_defined, mut harmless) = (Vec::new(), Vec::new(), Vec::new());
         for (id, text) in vocabulary.iter() {
             let kind = vocabulary.kind(id);
@@ -338,13 +350,41 @@ impl Finders {
             }
             all.push(pattern);
         }
-        Ok(Self {
-            all: Finder::new(all)?,
-            user_defined: Finder::new(user_defined)?,
-            harmless: Finder::new(harmless)?,
-        })
+        Self {
+            all: Finder::new(all),
+            user_defined: Finder::new(user_defined),
+            harmless: Finder::new(harmless),
+        }
     }
 }
+
+/// What two functions return, the second on a thread of its own if asked for and to be had.
+fn both<A, B: Send>(
+    in_parallel: bool,
+    first: impl FnOnce() -> A,
+    second: impl FnOnce() -> B + Send,
+) -> (A, B) {
+    // Taken by whichever thread runs it: one that cannot be made does not give it back.
+    let second = Mutex::new(Some(second));
+    let run_second = || {
+        let second = second.lock().ok().and_then(|mut second| second.take());
+        second.map(|second| second())
+    };
+    std::thread::scope(|scope| {
+        let thread = in_parallel
+            .then(|| std::thread::Builder::new().spawn_scoped(scope, run_second))
+            .and_then(Result::ok);
+        let first = first();
+        let second = match thread {
+            Some(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+            None => run_second(),
+        };
+        (first, second.expect("nothing else has run it"))
+    })
+}
+
+/// With more, a thread of their own pays.
+const FEW_MERGES: usize = 20_000;
 
 /// One text being encoded.
 struct Encoder<'t> {

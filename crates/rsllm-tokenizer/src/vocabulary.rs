@@ -1,5 +1,7 @@
 //! The tokens of a vocabulary: text, kind and score of each, and the way back from text to id.
 
+use std::borrow::Cow;
+
 use rsllm_gguf::{Metadata, StringArray};
 
 use crate::TokenId;
@@ -137,21 +139,6 @@ impl Vocabulary {
         self.index.get(&self.texts, text)
     }
 
-    /// Brings what [`Self::id_of`] will read into the cache; the result means nothing.
-    pub(crate) fn touch(&self, text: &[u8]) -> u64 {
-        self.index.touch(&self.texts, text)
-    }
-
-    /// As [`Self::id_of`]; faster if one of the guesses is right.
-    pub(crate) fn id_of_with_guesses(&self, text: &[u8], guesses: [TokenId; 2]) -> Option<TokenId> {
-        if !self.index.has_equals()
-            && let Some(guess) = guesses.into_iter().find(|&guess| self.text(guess) == text)
-        {
-            return Some(guess);
-        }
-        self.id_of(text)
-    }
-
     /// As [`Self::id_of`], unless it is a token that ordinary text must not yield.
     pub(crate) fn text_token(&self, text: &[u8]) -> Option<TokenId> {
         self.id_of(text).filter(|&id| !self.is_protocol(id))
@@ -196,9 +183,7 @@ fn read_scores(metadata: &Metadata) -> Result<Option<Vec<f32>>, TokenizerError> 
     if let Ok(Some(scores)) = integers {
         return Ok(Some(scores.iter().map(|&score| score as f32).collect()));
     }
-    Ok(metadata
-        .opt_f32_array(SCORES_KEY)?
-        .map(std::borrow::Cow::into_owned))
+    Ok(metadata.opt_f32_array(SCORES_KEY)?.map(Cow::into_owned))
 }
 
 fn check_length(key: &'static str, expected: usize, found: usize) -> Result<(), TokenizerError> {
@@ -218,19 +203,21 @@ fn with_texts_for_empty(texts: &StringArray) -> StringArray {
     if texts.iter().all(|text| !text.is_empty()) {
         return texts.clone();
     }
-    let mut named = StringArray::with_capacity(texts.len(), texts.total_bytes());
-    for (id, text) in texts.iter().enumerate() {
-        if text.is_empty() {
-            named.push(format!("[EMPTY_{id}]").as_bytes());
-        } else {
-            named.push(text);
-        }
-    }
-    named
+    texts
+        .iter()
+        .enumerate()
+        .map(|(id, text)| {
+            if text.is_empty() {
+                Cow::Owned(format!("[EMPTY_{id}]").into_bytes())
+            } else {
+                Cow::Borrowed(text)
+            }
+        })
+        .collect()
 }
 
-/// Ids and the numbers of symbols that are no tokens share 32 bits.
-pub(crate) const MAX_TOKENS: usize = 1 << 30;
+/// Ids and the numbers of slots fit 32 bits.
+const MAX_TOKENS: usize = 1 << 30;
 pub(crate) const TOKENS_KEY: &str = "tokenizer.ggml.tokens";
 const TYPES_KEY: &str = "tokenizer.ggml.token_type";
 const SCORES_KEY: &str = "tokenizer.ggml.scores";

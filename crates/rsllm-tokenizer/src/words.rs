@@ -23,6 +23,14 @@ impl WordBreaks {
 
     /// Takes note of a token that may be made by joining its characters in any order.
     pub(crate) fn add_token(&mut self, text: &[u8]) {
+        // Nearly all tokens are done here, without a look at their characters.
+        let after_first = text.get(1..).unwrap_or_default();
+        if !after_first
+            .windows(SPACE_BYTES.len())
+            .any(|part| part == SPACE_BYTES)
+        {
+            return;
+        }
         let Ok(text) = std::str::from_utf8(text) else {
             return;
         };

@@ -4,7 +4,7 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::{PARSE, PLAIN, byte_level, characters, sentence_piece, tokenizer};
+use common::{PARSE, PLAIN, byte_level, characters, pieces, sentence_piece, tokenizer};
 use proptest::prelude::*;
 use rsllm_gguf::{Metadata, Value};
 use rsllm_tokenizer::{DecodeOptions, Tokenizer, TokenizerError, TokenizerWarning};
@@ -139,10 +139,31 @@ fn oddities_are_warned_of() {
 }
 
 #[test]
+fn merges_never_yield_a_control_token_however_long() {
+    let merges: Vec<String> = (0..7)
+        .map(|n| "a".repeat(1 << n))
+        .map(|half| format!("{half} {half}"))
+        .collect();
+    let merges: Vec<&str> = merges.iter().map(String::as_str).collect();
+    for length in [2, 16, 64, 128] {
+        let text = "a".repeat(length);
+        let tokenizer = tokenizer(&byte_level("gpt-2", &merges, &[(&text, 3)]));
+        let half = "a".repeat(length / 2);
+        assert_eq!(
+            pieces(&tokenizer, &text, PLAIN),
+            [half.as_str(), &half],
+            "{length}"
+        );
+        assert_eq!(pieces(&tokenizer, &text, PARSE), [text.as_str()]);
+    }
+}
+
+#[test]
 fn tokens_may_be_empty_equal_or_no_text() {
     let mut metadata = byte_level("gpt-2", &["a b"], &[]);
-    let mut tokens: rsllm_gguf::StringArray = ["", "", "a", "a", "b"].into_iter().collect();
-    tokens.push(b"\xFF\xFE");
+    let tokens: rsllm_gguf::StringArray = [&b""[..], b"", b"a", b"a", b"b", b"\xFF\xFE"]
+        .into_iter()
+        .collect();
     metadata.insert("tokenizer.ggml.tokens", rsllm_gguf::Array::String(tokens));
     metadata.insert("tokenizer.ggml.token_type", vec![3, 4, 1, 3, 4, 3]);
     let tokenizer = tokenizer(&metadata);
