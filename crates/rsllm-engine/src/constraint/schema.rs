@@ -13,16 +13,24 @@
 //! Keywords that restrict and cannot be enforced are errors. Annotations, and keywords that the standard does not know, are
 //! left out, as the standard says.
 
+mod check;
 mod finite;
+mod keywords;
 mod names;
 mod place;
+mod rewrite;
 
 use std::collections::{HashMap, HashSet};
 
 use serde_json::{Map, Value, json};
 
+use self::check::{check_depth, check_integers, check_type, count_values};
+use self::keywords::{FORMATS, KNOWN_FORMATS, UNCHECKED_FORMATS, UNSUPPORTED};
 use self::names::PropertyNames;
 use self::place::{Place, escaped, pointer_of};
+use self::rewrite::{
+    add_alternatives, close, infer_type, is_combination, says_what_else_there_may_be,
+};
 use super::error::ConstraintError;
 use super::regex::check_search;
 
@@ -414,157 +422,6 @@ impl<'s> Preparer<'s> {
     }
 }
 
-/// Whether several parts of the schema speak about the same object.
-fn is_combination(keywords: &Map<String, Value>) -> bool {
-    let n_parts = ["allOf", "anyOf", "oneOf", "$ref"]
-        .iter()
-        .filter(|keyword| keywords.contains_key(**keyword))
-        .count();
-    let speaks_of_objects = OBJECT_KEYWORDS
-        .iter()
-        .any(|keyword| keywords.contains_key(*keyword));
-    let all_of = keywords
-        .get("allOf")
-        .and_then(Value::as_array)
-        .map_or(0, Vec::len);
-    n_parts >= 2 || n_parts == 1 && speaks_of_objects || all_of >= 2
-}
-
-fn says_what_else_there_may_be(keywords: &Map<String, Value>) -> bool {
-    keywords.contains_key("additionalProperties")
-        || keywords.get("unevaluatedProperties") == Some(&Value::Bool(true))
-}
-
-/// Forbids properties beyond those given or required.
-fn close(out: &mut Map<String, Value>) {
-    let required: Vec<String> = out
-        .get("required")
-        .and_then(Value::as_array)
-        .map(|names| {
-            names
-                .iter()
-                .filter_map(|name| name.as_str().map(str::to_owned))
-                .collect()
-        })
-        .unwrap_or_default();
-    let has_patterns = out.contains_key("patternProperties");
-    let Some(Value::Object(properties)) = out.get_mut("properties") else {
-        return;
-    };
-    if !has_patterns {
-        for name in required {
-            properties.entry(name).or_insert(Value::Bool(true));
-        }
-    }
-    out.insert("additionalProperties".to_owned(), false.into());
-}
-
-/// Adds the alternatives of `anyOf`, `oneOf` or `allOf`. Where there are alternatives already, both must hold.
-fn add_alternatives(keyword: &str, schemas: Value, out: &mut Map<String, Value>) {
-    if keyword == "allOf" {
-        let Value::Array(schemas) = schemas else {
-            return;
-        };
-        let all_of = out
-            .entry("allOf")
-            .or_insert_with(|| Value::Array(Vec::new()));
-        if let Value::Array(all_of) = all_of {
-            all_of.extend(schemas);
-        }
-    } else if out.contains_key("anyOf") {
-        add_alternatives("allOf", json!([{ "anyOf": schemas }]), out);
-    } else {
-        out.insert("anyOf".to_owned(), schemas);
-    }
-}
-
-/// Gives a schema without a type the one that its keywords are about.
-fn infer_type(out: &mut Map<String, Value>) {
-    let has_its_own = ["type", "enum", "const", "allOf", "anyOf", "$ref"]
-        .iter()
-        .any(|keyword| out.contains_key(*keyword));
-    if has_its_own {
-        return;
-    }
-    for (kind, keywords) in [
-        ("object", OBJECT_KEYWORDS),
-        ("array", ARRAY_KEYWORDS),
-        ("string", STRING_KEYWORDS),
-        ("number", NUMBER_KEYWORDS),
-    ] {
-        if keywords.iter().any(|keyword| out.contains_key(*keyword)) {
-            out.insert("type".to_owned(), kind.into());
-            return;
-        }
-    }
-}
-
-fn check_type(place: Place<'_, '_>) -> Result<(), ConstraintError> {
-    let is_known = |value: &Value| value.as_str().is_some_and(|name| TYPES.contains(&name));
-    let fits = match place.value {
-        Value::Array(names) => !names.is_empty() && names.iter().all(is_known),
-        value => is_known(value),
-    };
-    if fits {
-        Ok(())
-    } else {
-        Err(place
-            .expected("one or a list of object, array, string, number, integer, boolean and null"))
-    }
-}
-
-/// Values in a constant, itself included.
-fn count_values(value: &Value) -> usize {
-    1 + match value {
-        Value::Array(items) => items.iter().map(count_values).sum(),
-        Value::Object(members) => members.values().map(count_values).sum(),
-        _ => 0,
-    }
-}
-
-/// Constants are compared as doubles.
-fn check_integers(value: &Value, path: &str, keyword: &str) -> Result<(), ConstraintError> {
-    match value {
-        Value::Number(number) => {
-            let magnitude = number
-                .as_i64()
-                .map(i64::unsigned_abs)
-                .or_else(|| number.as_u64());
-            if magnitude.is_some_and(|magnitude| magnitude > MAX_EXACT_INTEGER) {
-                return Err(ConstraintError::SchemaValue {
-                    path: path.to_owned(),
-                    keyword: keyword.to_owned(),
-                    expected: "within ±2^53 where it is a number",
-                });
-            }
-            Ok(())
-        }
-        Value::Array(items) => items
-            .iter()
-            .try_for_each(|item| check_integers(item, path, keyword)),
-        Value::Object(members) => members
-            .values()
-            .try_for_each(|member| check_integers(member, path, keyword)),
-        _ => Ok(()),
-    }
-}
-
-/// The library recurses through definitions, one in another.
-fn check_depth(definitions: &[Value]) -> Result<(), ConstraintError> {
-    fn depth(value: &Value) -> usize {
-        1 + match value {
-            Value::Array(items) => items.iter().map(depth).max().unwrap_or(0),
-            Value::Object(members) => members.values().map(depth).max().unwrap_or(0),
-            _ => 0,
-        }
-    }
-    let depth: usize = definitions.iter().map(depth).sum();
-    if depth > MAX_DEPTH {
-        return Err(too_large("levels of all definitions", depth, MAX_DEPTH));
-    }
-    Ok(())
-}
-
 fn reference(number: usize) -> String {
     format!("#/$defs/{number}")
 }
@@ -591,73 +448,6 @@ const MAX_DEPTH: usize = 8000;
 /// Doubles tell integers apart up to here.
 const MAX_EXACT_INTEGER: u64 = 1 << 53;
 const WHITE_SPACE: &str = r"\x20|\n{1,2}[\x20\t]{0,20}";
-
-const TYPES: &[&str] = &[
-    "object", "array", "string", "number", "integer", "boolean", "null",
-];
-const OBJECT_KEYWORDS: &[&str] = &[
-    "properties",
-    "patternProperties",
-    "additionalProperties",
-    "required",
-    "minProperties",
-    "maxProperties",
-];
-const ARRAY_KEYWORDS: &[&str] = &["items", "prefixItems", "minItems", "maxItems"];
-const STRING_KEYWORDS: &[&str] = &["minLength", "maxLength", "pattern", "format"];
-const NUMBER_KEYWORDS: &[&str] = &[
-    "minimum",
-    "maximum",
-    "exclusiveMinimum",
-    "exclusiveMaximum",
-    "multipleOf",
-];
-/// Keywords of the standard, of any draft, that restrict and are not enforced.
-const UNSUPPORTED: &[&str] = &[
-    "not",
-    "if",
-    "then",
-    "else",
-    "contains",
-    "minContains",
-    "maxContains",
-    "uniqueItems",
-    "propertyNames",
-    "dependencies",
-    "dependentRequired",
-    "dependentSchemas",
-    "unevaluatedItems",
-    "unevaluatedProperties",
-    "$dynamicRef",
-    "$recursiveRef",
-];
-/// Formats that are enforced.
-const FORMATS: &[&str] = &[
-    "date-time",
-    "time",
-    "date",
-    "duration",
-    "email",
-    "hostname",
-    "ipv4",
-    "ipv6",
-    "uuid",
-    "uri",
-];
-const KNOWN_FORMATS: &str =
-    "date-time, time, date, duration, email, hostname, ipv4, ipv6, uuid and uri";
-/// Formats that any text, or any number, has.
-const UNCHECKED_FORMATS: &[&str] = &[
-    "password",
-    "binary",
-    "path",
-    "file-path",
-    "directory-path",
-    "float",
-    "double",
-    "int32",
-    "int64",
-];
 
 #[cfg(test)]
 mod tests;
