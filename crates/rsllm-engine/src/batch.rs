@@ -1,5 +1,6 @@
 //! The inputs of one step of the model, gathered from any number of sequences. Their memory is kept from step to step.
 
+use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
 use rsllm_model::{ModelError, PageSlot, Step, StepInput, StepSequence, Wanted};
@@ -94,6 +95,14 @@ impl Batch {
         &self.parts
     }
 
+    /// Renumbers the sequences of the parts; false if `number_of` does not know one.
+    pub(crate) fn renumber(&mut self, mut number_of: impl FnMut(usize) -> Option<usize>) -> bool {
+        self.parts
+            .iter_mut()
+            .enumerate()
+            .all(|(i, part)| number_of(i).map(|number| part.sequence = number).is_some())
+    }
+
     /// Tokens of the step.
     pub(crate) fn n_rows(&self) -> usize {
         self.ids.len()
@@ -117,6 +126,19 @@ impl Batch {
         wanted: Wanted<'_>,
         abort: &AtomicBool,
     ) -> Result<(), ModelError> {
+        let layers = 0..model.limits().n_layers;
+        self.run_layers(model, layers, pages, wanted, abort)
+    }
+
+    /// Evaluates some layers of the step.
+    pub(crate) fn run_layers<'t>(
+        &mut self,
+        model: &mut impl Forward,
+        layers: Range<usize>,
+        pages: impl Fn(usize) -> &'t [PageSlot],
+        wanted: Wanted<'_>,
+        abort: &AtomicBool,
+    ) -> Result<(), ModelError> {
         let mut sequences: Vec<StepSequence<'_>> = std::mem::take(&mut self.spare);
         sequences.extend(self.parts.iter().map(|part| StepSequence {
             first_row: part.first_row,
@@ -132,7 +154,11 @@ impl Batch {
             sequences: &sequences,
             outputs: &self.outputs,
         };
-        let result = model.forward(&step, wanted, abort);
+        let result = if layers == (0..model.limits().n_layers) {
+            model.forward(&step, wanted, abort)
+        } else {
+            model.forward_part(&step, layers, wanted, abort)
+        };
         self.spare = emptied(sequences);
         result
     }

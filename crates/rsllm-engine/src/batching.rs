@@ -1,7 +1,9 @@
 //! Generations side by side: who starts, what the next step computes, and what each sequence makes of its logits.
 
 mod drawing;
+mod pass;
 
+use std::cell::{Cell, RefCell};
 use std::ops::Range;
 use std::time::Instant;
 
@@ -15,12 +17,13 @@ use crate::generation::{Event, FinishReason, GenerationStats, nanoseconds};
 use crate::pages::{Pages, first_visible, slots_for};
 use crate::prefix_cache::{OwnedPages, common_len};
 use crate::scheduler::{
-    Action, SequenceState, State, StepLimits, StepPlan, admit, is_worth_waiting, plan,
+    Action, SequenceState, State, StepLimits, StepPlan, admit, is_worth_waiting, may_start, plan,
 };
 use crate::sequence::{Sequence, SequenceParts};
 use crate::speculation::{PromptLookup, StepCosts};
 use crate::text::TextStream;
 use crate::worker::{GenerateJob, Waiting, Worker, catch};
+use pass::Pass;
 
 /// A generation that has begun.
 pub(crate) struct Live {
@@ -36,6 +39,8 @@ pub(crate) struct Live {
     n_remembered: usize,
     /// It was part of a step that failed.
     is_suspect: bool,
+    /// It is part of the pass that rests between layers.
+    is_in_pass: bool,
     lookup: PromptLookup,
     /// Most tokens of a draft.
     max_draft: usize,
@@ -55,6 +60,7 @@ pub(crate) struct StepState {
     states: Vec<SequenceState>,
     owned: OwnedPages,
     plan: StepPlan,
+    pass: Pass,
     budget: StepBudget,
     costs: StepCosts,
     n_arrived: u64,
@@ -68,6 +74,7 @@ impl StepState {
             states: Vec::new(),
             owned: OwnedPages::default(),
             plan: StepPlan::default(),
+            pass: Pass::default(),
             budget: StepBudget::new(),
             costs: StepCosts::new(),
             n_arrived: 0,
@@ -189,37 +196,37 @@ impl<M: Forward> Worker<M> {
     /// prefix that others are computing.
     fn candidates(&mut self) -> Vec<usize> {
         let n_free = self.model.limits().max_sequences - self.running.len();
-        let mut candidates: Vec<usize> = Vec::new();
-        for (i, waiting) in self.waiting.iter().enumerate() {
-            let Some(ids) = waiting.ids() else { break };
-            if candidates.len() == n_free {
-                break;
+        let texts: Vec<&[TokenId]> = self.waiting.iter().map_while(Waiting::ids).collect();
+        // Asked for several times in a row.
+        let (cache, last) = (RefCell::new(&mut self.cache), Cell::new(None));
+        let known = |i: usize| match last.get() {
+            Some((asked, n_known)) if asked == i => n_known,
+            _ => {
+                let n_known = cache.borrow_mut().known(None, texts[i]);
+                last.set(Some((i, n_known)));
+                n_known
             }
-            let n_known = self.cache.known(None, ids);
-            let is_worth = |prompt: &[TokenId], n_evaluated| {
-                is_worth_waiting(ids.len(), common_len(prompt, ids), n_evaluated, n_known)
-            };
-            let computes_it = |live: &Live| {
+        };
+        let is_worth = |i: usize, prompt: &[TokenId], n_evaluated| {
+            let n_common = common_len(prompt, texts[i]);
+            is_worth_waiting(texts[i].len(), n_common, n_evaluated, known(i))
+        };
+        let running_computes_it = |i: usize| {
+            self.running.iter().any(|live| {
                 let sequence = &live.sequence;
                 let (n_prompt, n_evaluated) = (sequence.n_prompt(), sequence.n_evaluated());
-                n_evaluated < n_prompt && is_worth(&sequence.ids()[..n_prompt], n_evaluated)
-            };
-            // Those that start now have computed nothing beyond what is known.
-            let will_compute_it = |&other: &usize| {
-                let other = self.waiting[other].ids();
-                other.is_some_and(|prompt| is_worth(prompt, 0))
-            };
-            let waits =
-                self.running.iter().any(computes_it) || candidates.iter().any(will_compute_it);
-            if !waits {
-                candidates.push(i);
-            }
-        }
-        candidates
+                n_evaluated < n_prompt && is_worth(i, &sequence.ids()[..n_prompt], n_evaluated)
+            })
+        };
+        // Those that start now have computed nothing beyond what is known.
+        let will_compute_it = |i: usize, other: usize| is_worth(i, texts[other], 0);
+        may_start(texts.len(), n_free, running_computes_it, will_compute_it)
     }
 
     /// One step for all that run.
     pub(crate) fn step(&mut self) {
+        // Some may have gone since the last.
+        self.check_pass();
         let limits = self.step_limits();
         self.describe_running();
         let state = State {
@@ -234,9 +241,13 @@ impl<M: Forward> Worker<M> {
             self.end(i, Err(error));
             return;
         }
-        if self.batch.n_rows() > 0 {
+        let is_idle = self.batch.n_rows() == 0;
+        if !is_idle {
             self.evaluate();
-        } else if !is_preempting {
+        }
+        if self.step_state.pass.is_under_way() {
+            self.advance_pass();
+        } else if is_idle && !is_preempting {
             // Plans always get the oldest on; if one ever does not, that must not become a hang.
             let error = rsllm_model::ModelError::OutOfPages {
                 n_pages: self.model.pools().full.n_pages(),
@@ -252,6 +263,7 @@ impl<M: Forward> Worker<M> {
             max_sequences: limits.max_sequences,
             max_rows: limits.max_rows,
             shared_rows: self.step_state.budget.rows(limits.max_rows),
+            shared_sequences: self.step_state.pass.max_sequences(),
             // A window that begins and ends inside of pages.
             window_slots: self.model.window().map_or(0, |n| slots_for(n) + 2),
         }
@@ -275,6 +287,7 @@ impl<M: Forward> Worker<M> {
                     pages.plus(owned.reclaimable(pools, slot))
                 }),
                 is_suspect: live.is_suspect,
+                is_in_pass: live.is_in_pass,
             }
         }));
     }
@@ -312,6 +325,7 @@ impl<M: Forward> Worker<M> {
             decode_start: None,
             n_remembered: 0,
             is_suspect: false,
+            is_in_pass: false,
             lookup: PromptLookup::new(),
             max_draft: job.max_draft,
             draft: 0..0,
@@ -320,8 +334,11 @@ impl<M: Forward> Worker<M> {
 
     /// Lets a sequence without pages run.
     fn start(&mut self, live: Live) {
-        let live = self.adopt(live);
-        self.running.extend(live);
+        if let Some(live) = self.adopt(live) {
+            // One that was sent away and then waited for a beginning may come after younger ones.
+            let place = self.running.partition_point(|other| other.id < live.id);
+            self.running.insert(place, live);
+        }
     }
 
     /// Gives a sequence without pages what the prefix cache has of it. If that fails it is over.
@@ -362,9 +379,17 @@ impl<M: Forward> Worker<M> {
         self.running.len() < n_before
     }
 
-    /// Finds pages for what is planned and gathers its rows. Fails with the sequence at fault.
+    /// Finds pages for what is planned and gathers its rows. What others generate beside goes into a pass of its own. Fails
+    /// with the sequence at fault.
     fn prepare_batch(&mut self) -> Result<(), (usize, EngineError)> {
+        self.check_pass();
         self.batch.clear();
+        let is_planned = |(live, action): (&Live, &Action)| {
+            live.is_generating() && matches!(action, Action::Evaluate(n_rows) if *n_rows > 0)
+        };
+        let mut planned = self.running.iter().zip(&self.step_state.plan.actions);
+        let is_shared = planned.any(is_planned);
+        let had_pass = self.step_state.pass.is_under_way();
         for phase in [Phase::Prefill, Phase::Decode] {
             for (i, live) in self.running.iter_mut().enumerate() {
                 let Action::Evaluate(n_rows) = self.step_state.plan.actions[i] else {
@@ -390,10 +415,22 @@ impl<M: Forward> Worker<M> {
                     .map_err(|error| (i, error.into()))?;
                 let ids = sequence.ids();
                 let n_outputs = usize::from(end == ids.len());
-                self.batch.add(i, phase, start, &ids[start..end], n_outputs);
+                let is_for_pass = is_shared && (phase == Phase::Prefill || n_rows > 1);
+                let batch = if is_for_pass {
+                    self.step_state.pass.batch_mut()
+                } else {
+                    &mut self.batch
+                };
+                batch.add(i, phase, start, &ids[start..end], n_outputs);
             }
         }
-        self.add_drafts();
+        if self.step_state.pass.is_under_way() {
+            if !had_pass {
+                self.begin_pass();
+            }
+        } else {
+            self.add_drafts();
+        }
         Ok(())
     }
 
@@ -467,27 +504,28 @@ impl<M: Forward> Worker<M> {
     }
 
     fn count_step(&mut self, step_ns: u64) {
-        let (n_rows, n_prefill) = (self.batch.n_rows(), self.batch.n_prefill());
-        let n_decode = n_rows - n_prefill;
+        self.count_rows();
+        if self.batch.n_prefill() > 0 {
+            self.metrics.prefill_ns += step_ns;
+            return;
+        }
+        self.metrics.decode_ns += step_ns;
+        if self.batch.parts().iter().all(|part| part.n_rows == 1) {
+            self.step_state.budget.record_decode(step_ns);
+        }
+        self.step_state.costs.record(self.batch.n_rows(), step_ns);
+    }
+
+    /// Counts the rows of the batch, which are done.
+    fn count_rows(&mut self) {
+        let n_prefill = self.batch.n_prefill();
+        let n_decode = self.batch.n_rows() - n_prefill;
         let metrics = &mut self.metrics;
         metrics.count_step(self.batch.parts().len());
         metrics.prefill_tokens += n_prefill as u64;
         let n_drafted: usize = self.batch.parts().iter().map(|part| part.n_drafted).sum();
         metrics.decode_tokens += (n_decode - n_drafted) as u64;
         metrics.drafted_tokens += n_drafted as u64;
-        let decode_ns = match (n_prefill, n_decode) {
-            (0, _) => step_ns,
-            (_, 0) => 0,
-            (_, _) => self.step_state.budget.decode_part(step_ns),
-        };
-        metrics.decode_ns += decode_ns;
-        metrics.prefill_ns += step_ns - decode_ns;
-        self.step_state
-            .budget
-            .record(n_prefill, n_decode > 0, step_ns);
-        if n_prefill == 0 {
-            self.step_state.costs.record(n_rows, step_ns);
-        }
     }
 
     /// The rows of the step are in their pages now.
@@ -546,6 +584,7 @@ impl<M: Forward> Worker<M> {
         sequence.pages_mut().truncate(pools, 0);
         sequence.set_evaluated(0);
         live.n_remembered = 0;
+        live.is_in_pass = false;
         debug_assert!(pools.check_integrity() && self.cache.check_integrity(pools));
     }
 }

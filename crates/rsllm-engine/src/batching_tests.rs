@@ -140,6 +140,36 @@ fn a_prompt_does_not_stop_those_that_generate() {
 }
 
 #[test]
+fn a_prompt_can_go_in_the_middle_of_its_pass() {
+    let script = Script {
+        step_time: Duration::from_millis(15),
+        answers: Answers::Text,
+        max_rows: 64,
+        ..SCRIPT
+    };
+    let (engine, steps) = scripted_engine(script);
+    let stream = engine.generate(prompt(1, 5), up_to(60)).unwrap();
+    wait_for_step(&steps);
+    // Two prompts share a pass: one is cancelled at different places, the other has to be computed all the same.
+    for pause in [1, 8, 16, 24] {
+        let cancelled = engine.generate(prompt(pause, 9), up_to(5)).unwrap();
+        let kept = engine.generate(prompt(100 + pause, 9), up_to(5)).unwrap();
+        thread::sleep(Duration::from_millis(pause));
+        drop(cancelled);
+        let single = scripted_engine(Script {
+            answers: Answers::Text,
+            ..SCRIPT
+        });
+        let expected = answer(&single.0, &prompt(100 + pause, 9), 5);
+        assert_eq!(tokens(kept), expected);
+    }
+    drop(stream);
+    answer(&engine, &[7], 1);
+    let metrics = engine.metrics();
+    assert_eq!(metrics.pages_free + metrics.pages_cached, metrics.pages);
+}
+
+#[test]
 fn one_of_several_can_be_cancelled_and_all_of_them_at_once() {
     let script = Script {
         step_time: Duration::from_millis(20),

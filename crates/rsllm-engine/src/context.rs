@@ -5,14 +5,15 @@ use crate::error::EngineError;
 use crate::sampling::{MAX_COUNT, OptionError};
 
 /// What the choice depends on.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct ContextQuery {
+#[derive(Clone, Copy)]
+pub(crate) struct ContextQuery<'a> {
     /// Tokens asked for; `None` leaves the choice to the engine.
     pub(crate) requested: Option<usize>,
     /// The context the model was trained for.
     pub(crate) training_context: usize,
-    /// KV memory of a token, all layers together.
-    pub(crate) kv_bytes_per_token: u64,
+    /// KV memory of a context of so many tokens, all layers together. Not proportional: windowed layers need no more for a
+    /// longer one. Never less for more.
+    pub(crate) kv_bytes: &'a dyn Fn(usize) -> u64,
     /// Free memory; `None` if unknown.
     pub(crate) free_bytes: Option<u64>,
     /// Weights that will take part of the free memory. Mapped ones give way when they must, at a price in speed.
@@ -31,7 +32,7 @@ pub(crate) struct ContextChoice {
 /// The smallest context that is chosen unasked while memory allows: shorter ones cut off ordinary prompts.
 const SMALLEST_USEFUL: usize = 4096;
 
-impl ContextQuery {
+impl ContextQuery<'_> {
     /// The request if there is one; else the smaller of the model's limit and what fits in half of the memory that the weights
     /// leave free, but at least 4096 tokens unless these cannot fit. What cannot fit at all is an error before anything is
     /// allocated.
@@ -113,15 +114,21 @@ impl ContextQuery {
     }
 
     fn bytes_of(&self, context: usize) -> u64 {
-        // Pages are whole.
-        (context.next_multiple_of(self.page_len) as u64).saturating_mul(self.kv_bytes_per_token)
+        (self.kv_bytes)(context)
     }
 
     /// Whole pages only.
     fn tokens_in(&self, bytes: u64) -> usize {
-        let tokens = bytes / self.kv_bytes_per_token.max(1);
-        let tokens = usize::try_from(tokens).unwrap_or(MAX_COUNT).min(MAX_COUNT);
-        tokens - tokens % self.page_len
+        let (mut fits, mut too_many) = (0, MAX_COUNT / self.page_len + 1);
+        while too_many - fits > 1 {
+            let middle = fits + (too_many - fits) / 2;
+            if self.bytes_of(middle * self.page_len) <= bytes {
+                fits = middle;
+            } else {
+                too_many = middle;
+            }
+        }
+        fits * self.page_len
     }
 
     fn does_not_fit(&self, context: usize) -> EngineError {
@@ -142,16 +149,17 @@ fn mebibytes(bytes: u64) -> String {
 mod tests {
     use super::*;
 
-    const QUERY: ContextQuery = ContextQuery {
+    const QUERY: ContextQuery<'_> = ContextQuery {
         requested: None,
         training_context: 32_768,
-        kv_bytes_per_token: 1000,
+        // Pages are whole.
+        kv_bytes: &|context| context.next_multiple_of(64) as u64 * 1000,
         free_bytes: Some(1_000_000_000),
         weight_bytes: 0,
         page_len: 64,
     };
 
-    fn chosen(query: ContextQuery) -> (usize, String) {
+    fn chosen(query: ContextQuery<'_>) -> (usize, String) {
         let choice = query.choose().unwrap();
         (choice.context, choice.reason)
     }
@@ -236,6 +244,23 @@ mod tests {
         for bad in [0, MAX_COUNT + 1] {
             assert!(matches!(asked(bad).choose(), Err(EngineError::Option(_))));
         }
+    }
+
+    #[test]
+    fn windowed_layers_count_until_they_have_their_windows() {
+        // Half of the layers keep 2048 tokens.
+        let query = ContextQuery {
+            kv_bytes: &|context| (context + context.min(2048)) as u64 * 500,
+            free_bytes: Some(20_000_000),
+            ..QUERY
+        };
+        // (10 MB − 2048 · 500) / 500, in whole pages.
+        assert_eq!(chosen(query).0, 17_920);
+        let short = ContextQuery {
+            free_bytes: Some(1_000_000),
+            ..query
+        };
+        assert_eq!(chosen(short).0, 960);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! What the engine thread needs of a model. The seam exists for tests, which put a scripted model in place of a real one, and
 //! keeps the thread's code free of backends.
 
+use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
 use rsllm_model::{ModelError, PagePools, PageSlot, Step, Wanted};
@@ -32,11 +33,22 @@ pub(crate) trait Forward {
         wanted: Wanted<'_>,
         abort: &AtomicBool,
     ) -> Result<(), ModelError>;
+
+    /// Evaluates some layers of `step`, which then rests while other steps are evaluated; see [`rsllm_model::Model::forward_part`].
+    fn forward_part(
+        &mut self,
+        step: &Step<'_>,
+        layers: Range<usize>,
+        wanted: Wanted<'_>,
+        abort: &AtomicBool,
+    ) -> Result<(), ModelError>;
 }
 
 /// Sizes fixed at load time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
+    /// Layers.
+    pub(crate) n_layers: usize,
     /// Tokens of the vocabulary.
     pub(crate) vocab_size: usize,
     /// Width of a row of embeddings.

@@ -6,7 +6,7 @@ use std::time::Instant;
 
 use rsllm_cpu::{CpuBackend, Isa};
 use rsllm_gguf::{Gguf, OpenOptions};
-use rsllm_model::{Model, ModelOptions, PAGE_LEN, kv_bytes_per_token};
+use rsllm_model::{Model, ModelOptions, PAGE_LEN, kv_bytes};
 use rsllm_tensor::BackendError;
 use rsllm_tokenizer::Tokenizer;
 
@@ -141,10 +141,22 @@ fn make_ready(
     let file = Gguf::open_with(path, OpenOptions::default().with_mmap(options.mmap))?;
     let config = Model::config_of(&file)?;
     let tokenizer = Tokenizer::from_metadata(file.metadata())?;
+    let model_options = |context: usize| {
+        let max_rows = MAX_ROWS.min(context).max(max_sequences);
+        ModelOptions {
+            kv_tokens: context,
+            kv_type: options.kv_type,
+            max_rows,
+            max_outputs: MAX_OUTPUTS.min(max_rows),
+            max_sequences,
+        }
+    };
+    // What the KV type does not allow at one length it allows at none.
+    kv_bytes(&config, &model_options(1))?;
     let choice = ContextQuery {
         requested: options.context,
         training_context: config.context_len,
-        kv_bytes_per_token: kv_bytes_per_token(&config, options.kv_type)?,
+        kv_bytes: &|context| kv_bytes(&config, &model_options(context)).unwrap_or(u64::MAX),
         free_bytes,
         // Weights that were read instead of mapped have taken their memory already.
         weight_bytes: if options.mmap { file.file_bytes() } else { 0 },
@@ -154,15 +166,7 @@ fn make_ready(
 
     let backend = backend(options.isa.unwrap_or_else(Isa::detect), threads)?;
     let isa = backend.isa();
-    let max_rows = MAX_ROWS.min(choice.context).max(max_sequences);
-    let max_outputs = MAX_OUTPUTS.min(max_rows);
-    let model_options = ModelOptions {
-        kv_tokens: choice.context,
-        kv_type: options.kv_type,
-        max_rows,
-        max_outputs,
-        max_sequences,
-    };
+    let model_options = model_options(choice.context);
     let model = Model::load(&file, backend, &model_options)?;
     let vocab_size = model.vocab_size();
     if tokenizer.vocab_size() != vocab_size {
@@ -172,24 +176,27 @@ fn make_ready(
         });
     }
     let limits = Limits {
+        n_layers: config.layers.len(),
         vocab_size,
         embed_dim: config.embed_dim,
         context: choice.context,
         max_sequences,
-        max_rows,
-        max_outputs,
+        max_rows: model_options.max_rows,
+        max_outputs: model_options.max_outputs,
     };
     let memory = model.memory();
+    debug_assert_eq!(memory.kv, kv_bytes(&config, &model_options)?);
     let mut warnings: Vec<String> = tokenizer
         .warnings()
         .iter()
         .map(ToString::to_string)
         .collect();
-    if !model.unused_tensors().is_empty() {
-        warnings.push(format!(
-            "tensors without a use here: {}",
-            model.unused_tensors().join(", ")
-        ));
+    // The head of a reranker is read when it is asked for.
+    let unused: Vec<&str> = (model.unused_tensors().iter().map(String::as_str))
+        .filter(|name| !name.starts_with("cls."))
+        .collect();
+    if !unused.is_empty() {
+        warnings.push(format!("tensors without a use here: {}", unused.join(", ")));
     }
     let info = EngineInfo {
         architecture: config.architecture.to_owned(),

@@ -239,14 +239,14 @@ fn the_same_bits_alone_and_in_company() {
     // Of different lengths, so that prompts and generations overlap; none is a prefix of another.
     let prompts: Vec<Vec<TokenId>> = (0..16)
         .map(|i| {
-            let mut prompt = prompt(5 + 23 * i);
+            let mut prompt = prompt(5 + 11 * i);
             prompt[1] = 10 + i as TokenId;
             prompt
         })
         .collect();
     let alone: Vec<_> = {
         let engine = load(&file, 1);
-        let numbers = |prompt: &Vec<TokenId>| numbers(&engine, prompt, 40).0;
+        let numbers = |prompt: &Vec<TokenId>| numbers(&engine, prompt, 120).0;
         prompts.iter().map(numbers).collect()
     };
     for threads in [1, 2] {
@@ -256,7 +256,7 @@ fn the_same_bits_alone_and_in_company() {
             .map(|prompt| {
                 let options = GenerateOptions {
                     logprobs: Some(50),
-                    ..greedy(40)
+                    ..greedy(120)
                 };
                 engine.generate(prompt.clone(), options).unwrap()
             })
@@ -438,4 +438,15 @@ fn a_plan_says_what_a_context_needs_even_if_it_does_not_fit() {
     let plan = crate::plan(&file.0, &options).unwrap();
     assert!(plan.kv_bytes >= 1 << 36);
     assert!(Engine::load(&file.0, &options).is_err());
+}
+
+#[test]
+fn ranking_needs_a_head() {
+    let file = tiny_model(128);
+    let engine = load(&file, 1);
+    let error = engine
+        .embed(vec![prompt(5)], Pooling::Rank, false)
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("cls.output.weight"), "{error}");
 }

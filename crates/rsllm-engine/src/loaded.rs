@@ -1,5 +1,6 @@
 //! A real model behind [`Forward`].
 
+use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
 use rsllm_model::{Model, ModelError, PagePools, PageSlot, Step, Wanted};
@@ -44,5 +45,15 @@ impl Forward for LoadedModel {
         abort: &AtomicBool,
     ) -> Result<(), ModelError> {
         self.model.forward(step, wanted, abort)
+    }
+
+    fn forward_part(
+        &mut self,
+        step: &Step<'_>,
+        layers: Range<usize>,
+        wanted: Wanted<'_>,
+        abort: &AtomicBool,
+    ) -> Result<(), ModelError> {
+        self.model.forward_part(step, layers, wanted, abort)
     }
 }

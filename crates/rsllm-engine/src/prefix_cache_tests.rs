@@ -19,6 +19,7 @@ struct World {
 impl World {
     fn new(n_pages: usize, window: Option<usize>) -> Self {
         let limits = Limits {
+            n_layers: 1,
             vocab_size: 10,
             embed_dim: 2,
             context: n_pages * PAGE_LEN,

@@ -1,7 +1,8 @@
 //! What the next step computes, as a pure function of who is there, how many pages are free, and a number of rows.
 //!
 //! Sequences that generate come first, a row each. What is left of the step goes to prompts, in turn: a part of one prompt, or
-//! the ends of several. Pages go to older sequences before younger ones: who lacks a page takes those of the youngest sequence,
+//! the ends of several. Where some generate, such parts make a pass of their own, which is spread over several steps, some
+//! layers in each (see `budget.rs`); no other begins until it is done. Pages go to older sequences before younger ones: who lacks a page takes those of the youngest sequence,
 //! which starts again later from what is left of them in the prefix cache. The oldest sequence therefore always gets on, and
 //! with it, sooner or later, every other.
 
@@ -27,6 +28,8 @@ pub(crate) struct SequenceState {
     pub(crate) reclaimable: Pages,
     /// It was part of a step that failed; it has to be tried alone.
     pub(crate) is_suspect: bool,
+    /// Its next tokens are in the pass that rests between layers; their places are among its slots.
+    pub(crate) is_in_pass: bool,
 }
 
 /// Everything a plan depends on beside the limits.
@@ -47,8 +50,10 @@ pub(crate) struct StepLimits {
     pub(crate) max_sequences: usize,
     /// Rows of a step.
     pub(crate) max_rows: usize,
-    /// Rows of prompts in a step in which others generate; at least 1.
+    /// Rows of prompts in a pass beside which others generate; at least 1.
     pub(crate) shared_rows: usize,
+    /// Sequences in such a pass; at least 1.
+    pub(crate) shared_sequences: usize,
     /// Window pages that a sequence needs at most between steps.
     pub(crate) window_slots: usize,
 }
@@ -145,6 +150,26 @@ pub(crate) fn is_worth_waiting(
     pages(n_common.min(n_tokens.saturating_sub(1))) > pages(n_evaluated).max(pages(n_known))
 }
 
+/// Which of `n_waiting`, in order, may start, at most `n_free`: those that need not wait for one that runs, nor for one that
+/// starts before them now.
+pub(crate) fn may_start(
+    n_waiting: usize,
+    n_free: usize,
+    mut waits_for_running: impl FnMut(usize) -> bool,
+    mut waits_for: impl FnMut(usize, usize) -> bool,
+) -> Vec<usize> {
+    let mut starting: Vec<usize> = Vec::new();
+    for i in 0..n_waiting {
+        if starting.len() == n_free {
+            break;
+        }
+        if !waits_for_running(i) && !starting.iter().any(|&other| waits_for(i, other)) {
+            starting.push(i);
+        }
+    }
+    starting
+}
+
 /// Fills `plan` with the next step.
 pub(crate) fn plan(state: &State<'_>, limits: &StepLimits, plan: &mut StepPlan) {
     plan.actions.clear();
@@ -172,14 +197,24 @@ pub(crate) fn plan(state: &State<'_>, limits: &StepLimits, plan: &mut StepPlan) 
     } else {
         limits.max_rows
     };
+    let mut n_sequences = if is_shared {
+        limits.shared_sequences.max(1)
+    } else {
+        usize::MAX
+    };
+    // One pass at a time; those in it have all that it needs.
+    if planner.is_pass_under_way() {
+        return;
+    }
     let first = (state.running).partition_point(|sequence| sequence.id <= state.last_turn);
     for turn in 0..state.running.len() {
         let i = (first + turn) % state.running.len();
-        if n_rows > 0 && !state.running[i].is_generating() {
+        if n_rows > 0 && n_sequences > 0 && !state.running[i].is_generating() {
             let n_planned = planner.evaluate(i, n_rows);
             n_rows -= n_planned;
             if n_planned > 0 {
                 plan.last_turn = state.running[i].id;
+                n_sequences -= 1;
             }
         }
     }
@@ -194,6 +229,12 @@ struct Planner<'a> {
 }
 
 impl Planner<'_> {
+    /// Whether a pass goes on: it does unless a sequence in it is preempted.
+    fn is_pass_under_way(&self) -> bool {
+        let members = || (self.running.iter().zip(&*self.actions)).filter(|(s, _)| s.is_in_pass);
+        members().next().is_some() && members().all(|(_, action)| *action != Action::Preempt)
+    }
+
     /// Plans up to `n_rows` rows of a sequence that has none yet, and returns how many. Whoever gets none for want of a page has
     /// taken those of the youngest.
     fn evaluate(&mut self, i: usize, n_rows: usize) -> usize {
@@ -240,22 +281,22 @@ impl Planner<'_> {
 }
 
 #[cfg(test)]
+mod schedules;
+
+#[cfg(test)]
 mod tests {
-    use std::collections::VecDeque;
-
-    use proptest::prelude::*;
-
     use super::*;
 
-    const LIMITS: StepLimits = StepLimits {
+    pub(super) const LIMITS: StepLimits = StepLimits {
         max_sequences: 4,
         max_rows: 512,
         shared_rows: 20,
+        shared_sequences: usize::MAX,
         window_slots: usize::MAX,
     };
 
     /// A sequence with so many tokens evaluated of a prompt, whose pages hold just those.
-    fn prompt(id: u64, n_evaluated: usize, n_prompt: usize) -> SequenceState {
+    pub(super) fn prompt(id: u64, n_evaluated: usize, n_prompt: usize) -> SequenceState {
         SequenceState {
             id,
             n_tokens: n_prompt,
@@ -264,6 +305,7 @@ mod tests {
             n_slots: slots_for(n_evaluated),
             reclaimable: pages(slots_for(n_evaluated)),
             is_suspect: false,
+            is_in_pass: false,
         }
     }
 
@@ -275,7 +317,7 @@ mod tests {
         }
     }
 
-    fn pages(full: usize) -> Pages {
+    pub(super) fn pages(full: usize) -> Pages {
         Pages {
             full,
             window: usize::MAX / 4,
@@ -372,6 +414,43 @@ mod tests {
     }
 
     #[test]
+    fn one_pass_at_a_time() {
+        let mut running = [generating(1, 70), prompt(2, 64, 300), prompt(3, 0, 300)];
+        running[1].is_in_pass = true;
+        assert_eq!(planned(&running, 100, 0), [Some(1), Some(0), Some(0)]);
+        // It goes on when nobody generates any more, and is no more when one of it is sent away.
+        assert_eq!(planned(&running[1..], 100, 0), [Some(0), Some(0)]);
+        running[0] = generating(1, 64);
+        running[2].is_in_pass = true;
+        assert_eq!(planned(&running, 0, 0), [Some(0), Some(0), None]);
+        running[2].reclaimable = pages(3);
+        running[2].n_slots = 3;
+        assert_eq!(planned(&running, 0, 0), [Some(1), Some(20), None]);
+    }
+
+    #[test]
+    fn a_pass_may_be_of_one_sequence_only() {
+        let running = [generating(1, 70), prompt(2, 0, 5), prompt(3, 0, 5)];
+        assert_eq!(planned(&running, 100, 0), [Some(1), Some(5), Some(5)]);
+        let state = State {
+            running: &running,
+            available: pages(100),
+            last_turn: 0,
+        };
+        let limits = StepLimits {
+            shared_sequences: 1,
+            ..LIMITS
+        };
+        let mut step = StepPlan::default();
+        plan(&state, &limits, &mut step);
+        assert_eq!(
+            step.actions[1..],
+            [Action::Evaluate(5), Action::Evaluate(0)]
+        );
+        assert_eq!(step.last_turn, 2);
+    }
+
+    #[test]
     fn generated_tokens_are_computed_again_in_turn_with_prompts() {
         let again = SequenceState {
             n_tokens: 200,
@@ -404,108 +483,5 @@ mod tests {
         assert_eq!(admitted(&[prompt(1, 0, 500)], 11, &[2]), 1);
         // Nobody overtakes.
         assert_eq!(admitted(&[generating(1, 10)], 10, &[20, 1]), 0);
-    }
-
-    /// A sequence of the simulation.
-    #[derive(Clone, Debug)]
-    struct Sim {
-        state: SequenceState,
-        /// Tokens at its end.
-        n_end: usize,
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(256))]
-
-        #[test]
-        fn every_schedule_keeps_the_rules_and_ends(
-            arrivals in prop::collection::vec((0usize..30, 1usize..400, 1usize..200), 1..12),
-            spare_pages in 0usize..12,
-            max_sequences in 1usize..6,
-            max_rows in 6usize..80,
-            shared_rows in 1usize..40,
-        ) {
-            let limits = StepLimits { max_sequences, max_rows, shared_rows, ..LIMITS };
-            let longest = arrivals.iter().map(|a| a.1 + a.2).max().unwrap_or(0);
-            let n_pages = slots_for(longest) + spare_pages;
-            let mut waiting: VecDeque<Sim> = VecDeque::new();
-            let mut running: Vec<Sim> = Vec::new();
-            let mut to_come: VecDeque<(u64, Sim)> = VecDeque::new();
-            let mut time = 0;
-            for (i, &(pause, n_prompt, n_generate)) in arrivals.iter().enumerate() {
-                time += pause as u64;
-                let state = prompt(i as u64 + 1, 0, n_prompt);
-                to_come.push_back((time, Sim { state, n_end: n_prompt + n_generate }));
-            }
-            let n_tokens: usize = arrivals.iter().map(|a| a.1 + a.2).sum();
-            // The oldest has a row at least every round of turns, after at most so many steps in which it takes pages.
-            let patience = time as usize + n_tokens * (3 * max_sequences + 2);
-            let (mut last_turn, mut step) = (0, StepPlan::default());
-            for now in 0.. {
-                while to_come.front().is_some_and(|(time, _)| *time <= now) {
-                    waiting.extend(to_come.pop_front().map(|(_, sim)| sim));
-                }
-                if running.is_empty() && waiting.is_empty() && to_come.is_empty() {
-                    break;
-                }
-                prop_assert!((now as usize) < patience, "no end: {running:?}");
-                let used: usize = running.iter().map(|sim| sim.state.n_slots).sum();
-                prop_assert!(used <= n_pages);
-                let states: Vec<_> = running.iter().map(|sim| sim.state).collect();
-                let state = State { running: &states, available: pages(n_pages - used), last_turn };
-                let needed = waiting.iter().map(|sim| slots_for(sim.state.n_tokens + 1));
-                let n_admitted = admit(&state, &limits, needed);
-                prop_assert!(n_admitted > 0 || !running.is_empty() || waiting.is_empty());
-                running.extend(waiting.drain(..n_admitted));
-                prop_assert!(running.len() <= max_sequences);
-                prop_assert!(running.is_sorted_by_key(|sim| sim.state.id));
-                let states: Vec<_> = running.iter().map(|sim| sim.state).collect();
-                let state = State { running: &states, available: pages(n_pages - used), last_turn };
-                plan(&state, &limits, &mut step);
-                last_turn = step.last_turn;
-
-                let rows = |i: usize| match step.actions[i] {
-                    Action::Evaluate(n_rows) => n_rows,
-                    Action::Preempt => 0,
-                };
-                let sum = |is_wanted: fn(&SequenceState) -> bool| -> usize {
-                    (0..states.len()).filter(|&i| is_wanted(&states[i])).map(rows).sum()
-                };
-                let n_generating = sum(SequenceState::is_generating);
-                let n_others = sum(|state| !state.is_generating());
-                prop_assert!(n_generating + n_others <= max_rows);
-                prop_assert!(n_generating == 0 || n_others <= shared_rows);
-                prop_assert!(step.actions.is_empty() || step.actions[0] != Action::Preempt);
-                let does_something = n_generating + n_others > 0 || step.actions.contains(&Action::Preempt);
-                prop_assert!(does_something || running.is_empty());
-                for (i, state) in states.iter().enumerate() {
-                    prop_assert!(rows(i) <= state.n_pending());
-                    // Whoever generates and has a place for its token gets a row.
-                    let has_page = state.n_missing_slots(state.n_tokens) == 0;
-                    let is_idle = step.actions[i] == Action::Evaluate(0);
-                    prop_assert!(!(state.is_generating() && has_page && is_idle));
-                }
-
-                for (i, sim) in running.iter_mut().enumerate() {
-                    let state = &mut sim.state;
-                    state.n_evaluated += rows(i);
-                    state.n_slots = state.n_slots.max(slots_for(state.n_evaluated));
-                    if step.actions[i] == Action::Preempt {
-                        (state.n_evaluated, state.n_slots) = (0, 0);
-                    } else if state.n_evaluated == state.n_tokens {
-                        state.n_tokens += 1;
-                    }
-                    state.reclaimable = pages(state.n_slots);
-                }
-                for i in (0..running.len()).rev() {
-                    if step.actions[i] == Action::Preempt {
-                        waiting.push_front(running.remove(i));
-                    }
-                }
-                let held: usize = running.iter().map(|sim| sim.state.n_slots).sum();
-                prop_assert!(held <= n_pages, "{held} of {n_pages} pages");
-                running.retain(|sim| sim.state.n_tokens < sim.n_end);
-            }
-        }
     }
 }

@@ -1,6 +1,7 @@
 //! Models for this crate's tests: a scripted one, which says what it is told, and a tiny random one in a real file, which the
 //! tests in `tests/` use as well.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread;
@@ -74,6 +75,8 @@ pub(crate) struct ScriptedModel {
     full: Vec<[Written; PAGE_LEN]>,
     window: Vec<[Written; PAGE_LEN]>,
     n_steps: usize,
+    /// Positions of the step that rests, and the layers done.
+    resting: (Vec<u32>, usize),
     steps: Steps,
 }
 
@@ -90,6 +93,7 @@ impl ScriptedModel {
             full: vec![[None; PAGE_LEN]; n_pages],
             window: vec![[None; PAGE_LEN]; n_window],
             n_steps: 0,
+            resting: (Vec::new(), 0),
             steps,
         }
     }
@@ -232,35 +236,55 @@ impl Forward for ScriptedModel {
         wanted: Wanted<'_>,
         abort: &AtomicBool,
     ) -> Result<(), ModelError> {
-        self.n_steps += 1;
         self.check(step);
-        let phase_of = |row: usize| {
-            if row < step.n_prefill {
-                Phase::Prefill
-            } else {
-                Phase::Decode
-            }
-        };
+        self.note(step);
+        sleep(self.script.step_time, abort)?;
+        self.evaluate(step, wanted);
+        Ok(())
+    }
+
+    fn forward_part(
+        &mut self,
+        step: &Step<'_>,
+        layers: Range<usize>,
+        wanted: Wanted<'_>,
+        abort: &AtomicBool,
+    ) -> Result<(), ModelError> {
+        self.check(step);
+        let described = (step.positions.to_vec(), layers.end);
+        let resting = std::mem::replace(&mut self.resting, described);
+        assert!(
+            layers.start == 0 || resting == (step.positions.to_vec(), layers.start),
+            "layers come in order"
+        );
+        if layers.start == 0 {
+            self.note(step);
+        }
+        let n_layers = (self.limits.n_layers / layers.len()) as u32;
+        sleep(self.script.step_time / n_layers, abort)?;
+        if layers.end == self.limits.n_layers {
+            self.evaluate(step, wanted);
+        }
+        Ok(())
+    }
+}
+
+impl ScriptedModel {
+    fn note(&self, step: &Step<'_>) {
         self.steps
             .lock()
             .unwrap()
             .extend(step.sequences.iter().map(|sequence| {
                 (
-                    phase_of(sequence.first_row),
+                    phase_of(step, sequence.first_row),
                     sequence.first_index,
                     sequence.n_rows,
                 )
             }));
-        let deadline = Instant::now() + self.script.step_time;
-        loop {
-            if abort.load(Ordering::Relaxed) {
-                return Err(ModelError::Aborted);
-            }
-            if Instant::now() >= deadline {
-                break;
-            }
-            thread::sleep(Duration::from_millis(1));
-        }
+    }
+
+    fn evaluate(&mut self, step: &Step<'_>, wanted: Wanted<'_>) {
+        self.n_steps += 1;
         let StepInput::Ids(ids) = step.input else {
             panic!("the engine has only tokens")
         };
@@ -281,7 +305,7 @@ impl Forward for ScriptedModel {
             for i in 0..sequence.n_rows {
                 let row = sequence.first_row + i;
                 let index = sequence.first_index + i;
-                self.write(sequence.pages, index, ids[row], phase_of(row));
+                self.write(sequence.pages, index, ids[row], phase_of(step, row));
             }
         }
         let output_rows = step.outputs.iter().map(|&row| row as usize);
@@ -308,7 +332,28 @@ impl Forward for ScriptedModel {
                 }
             }
         }
-        Ok(())
+    }
+}
+
+/// Takes its time, and looks whether it is still wanted.
+fn sleep(time: Duration, abort: &AtomicBool) -> Result<(), ModelError> {
+    let deadline = Instant::now() + time;
+    loop {
+        if abort.load(Ordering::Relaxed) {
+            return Err(ModelError::Aborted);
+        }
+        if Instant::now() >= deadline {
+            return Ok(());
+        }
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn phase_of(step: &Step<'_>, row: usize) -> Phase {
+    if row < step.n_prefill {
+        Phase::Prefill
+    } else {
+        Phase::Decode
     }
 }
 
@@ -322,6 +367,7 @@ pub(crate) fn scripted_engine(script: Script) -> (Engine, Steps) {
     let context = or(script.context, 64);
     let n_pages = or(script.pages, context.div_ceil(PAGE_LEN));
     let limits = Limits {
+        n_layers: 3,
         vocab_size,
         embed_dim: 2,
         context,
@@ -354,7 +400,7 @@ pub(crate) fn scripted_engine(script: Script) -> (Engine, Steps) {
         load_ns: 0,
         vocab_size,
         embed_dim: 2,
-        n_layers: 1,
+        n_layers: 3,
         file_bytes: 0,
         decode_bytes_per_token: 0,
         parameters: 0,

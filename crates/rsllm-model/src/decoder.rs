@@ -21,11 +21,15 @@ use crate::workspace::Workspace;
 
 /// Some consecutive layers on one device.
 pub(crate) trait Segment: Send {
-    /// Run the layers over the rows of `step`. `border` `[rows, embed_dim]` comes in unless this segment embeds, and
-    /// goes out unless it is the last, which produces what is wanted.
+    /// Layers of the model that live here.
+    fn layers(&self) -> Range<usize>;
+
+    /// Run `layers`, which live here, over the rows of `step`. `border` `[rows, embed_dim]` comes in unless they are the
+    /// first of a segment that embeds, and goes out unless they are the model's last, which produce what is wanted.
     fn forward(
         &mut self,
         step: &Step<'_>,
+        layers: Range<usize>,
         border: &mut [f32],
         wanted: &mut Wanted<'_>,
         abort: &AtomicBool,
@@ -76,9 +80,14 @@ pub(crate) struct BackendSegment<B: Backend> {
 }
 
 impl<B: Backend> Segment for BackendSegment<B> {
+    fn layers(&self) -> Range<usize> {
+        self.layers.clone()
+    }
+
     fn forward(
         &mut self,
         step: &Step<'_>,
+        layers: Range<usize>,
         border: &mut [f32],
         wanted: &mut Wanted<'_>,
         abort: &AtomicBool,
@@ -91,30 +100,33 @@ impl<B: Backend> Segment for BackendSegment<B> {
         };
         self.backend.begin_step(step)?;
         match &self.token_embd {
-            Some(table) => {
+            Some(table) if layers.start == self.layers.start => {
                 self.backend.embed_rows(
                     &mut self.workspace.hidden,
                     table,
                     self.config.embedding_scale,
                 )?;
             }
-            None => self.backend.upload(&mut self.workspace.hidden, border)?,
+            _ => self.backend.upload(&mut self.workspace.hidden, border)?,
         }
-        probe.rows(
-            &mut self.backend,
-            "embed",
-            0,
-            &self.workspace.hidden,
-            embed_dim,
-        )?;
-        for local in 0..self.layers.len() {
+        if layers.start == 0 {
+            probe.rows(
+                &mut self.backend,
+                "embed",
+                0,
+                &self.workspace.hidden,
+                embed_dim,
+            )?;
+        }
+        let is_last = self.output.is_some() && layers.end == self.layers.end;
+        for layer in layers.clone() {
             if abort.load(Ordering::Relaxed) {
                 return Err(ModelError::Aborted);
             }
             // Only the rows whose logits are wanted need the rest of the last layer.
-            let last = self.output.is_some() && local + 1 == self.layers.len();
+            let last = is_last && layer + 1 == layers.end;
             let rows = if last { RowSet::Outputs } else { RowSet::All };
-            self.layer(local, rows, &mut probe)?;
+            self.layer(layer - self.layers.start, rows, &mut probe)?;
             if last {
                 probe.n_rows = step.outputs.len();
             }
@@ -123,15 +135,11 @@ impl<B: Backend> Segment for BackendSegment<B> {
             } else {
                 &self.workspace.hidden
             };
-            probe.rows(
-                &mut self.backend,
-                "l_out",
-                self.layers.start + local,
-                out,
-                embed_dim,
-            )?;
+            probe.rows(&mut self.backend, "l_out", layer, out, embed_dim)?;
         }
-        if let (Some(output), Some(buffer)) = (&self.output, &mut self.workspace.logits) {
+        if let (true, Some(output), Some(buffer)) =
+            (is_last, &self.output, &mut self.workspace.logits)
+        {
             if !step.outputs.is_empty() {
                 let (hidden, normed) = (&self.workspace.hidden_outputs, &mut self.workspace.normed);
                 self.backend.rms_norm(

@@ -22,7 +22,7 @@ pub use config::{
 pub use decoder::Wanted;
 pub use error::ModelError;
 pub use kv_cache::{LayerState, PAGE_LEN, PagePool, PagePools, PageTable, RecurrentState};
-pub use model::{Model, ModelMemory, ModelOptions, kv_bytes_per_token};
+pub use model::{Model, ModelMemory, ModelOptions, kv_bytes};
 pub use probe::{Intermediate, ProbeFn};
 pub use rsllm_tensor::{KvType, NO_PAGE, PageId, PageSlot, Step, StepInput, StepSequence};
 pub use weights::WeightBytes;

@@ -1,5 +1,6 @@
 //! A loaded model: configuration, segments, page pool.
 
+use std::ops::Range;
 use std::sync::atomic::AtomicBool;
 
 use rsllm_gguf::Gguf;
@@ -50,6 +51,8 @@ pub struct Model {
     pools: PagePools,
     /// Hidden state between segments `[max_rows, embed_dim]`; empty with one segment.
     border: Vec<f32>,
+    /// Hidden state of the step that rests between layers `[max_rows, embed_dim]`.
+    resting: Vec<f32>,
     weights: WeightBytes,
     kv_bytes: u64,
     unused_tensors: Vec<String>,
@@ -123,11 +126,12 @@ impl Model {
             workspace,
         };
         Ok(Self {
-            config,
             vocab_size,
             segments: vec![Box::new(segment)],
             pools: PagePools::new(pages.full, pages.window),
             border: Vec::new(),
+            resting: vec![0.0; max_rows * config.embed_dim],
+            config,
             weights: weight_bytes,
             kv_bytes,
             unused_tensors,
@@ -193,10 +197,11 @@ impl Model {
             .iter()
             .map(|segment| segment.allocated_bytes())
             .sum();
+        let resting = size_of_val(&self.resting[..]);
         ModelMemory {
             weights: self.weights,
             kv: self.kv_bytes,
-            scratch: allocated.saturating_sub(self.kv_bytes),
+            scratch: allocated.saturating_sub(self.kv_bytes) + resting as u64,
         }
     }
 
@@ -220,9 +225,38 @@ impl Model {
         };
         for segment in &mut self.segments {
             let border = &mut self.border[..border_len];
-            segment.forward(step, border, &mut wanted, abort, self.probe.as_mut())?;
+            let probe = self.probe.as_mut();
+            segment.forward(step, segment.layers(), border, &mut wanted, abort, probe)?;
         }
         Ok(())
+    }
+
+    /// Compute some layers of a step, which rests behind the last of them: the same step's next layers may be computed
+    /// after other steps. One step rests at a time; that which begins with layer 0 takes the place of one that rested.
+    /// Its sequences' pages must be left as they are. What is wanted comes with the last layer; else as
+    /// [`Self::forward`].
+    pub fn forward_part(
+        &mut self,
+        step: &Step<'_>,
+        layers: Range<usize>,
+        mut wanted: Wanted<'_>,
+        abort: &AtomicBool,
+    ) -> Result<(), ModelError> {
+        let border = &mut self.resting[..step.n_rows() * self.config.embed_dim];
+        for segment in &mut self.segments {
+            let here = segment.layers();
+            let part = layers.start.max(here.start)..layers.end.min(here.end);
+            if !part.is_empty() {
+                let probe = self.probe.as_mut();
+                segment.forward(step, part, border, &mut wanted, abort, probe)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Layers.
+    pub fn n_layers(&self) -> usize {
+        self.config.layers.len()
     }
 }
 
@@ -284,21 +318,20 @@ fn kv_layout(mixer: &MixerConfig, kv_type: KvType, pages: PageCounts) -> KvLayou
     }
 }
 
-/// Bytes of KV that one token takes in the layers that keep every token. Fails when a layer's heads do not fit the type.
-pub fn kv_bytes_per_token(config: &DecoderConfig, kv_type: KvType) -> Result<u64, ModelError> {
+/// Bytes of KV that [`Model::load`] takes with these options: pages of all layers, those of windowed ones included, which
+/// hold no more than they need. Grows with [`ModelOptions::kv_tokens`]. Fails when a layer's heads do not fit the type.
+pub fn kv_bytes(config: &DecoderConfig, options: &ModelOptions) -> Result<u64, ModelError> {
+    let pages = PageCounts::of(config, options);
     let of_layer = |mixer: &MixerConfig| {
         let MixerConfig::Attention(attention) = mixer;
-        let head_dim = attention.head_dim;
-        let row_bytes = kv_type
-            .row_bytes(head_dim)
-            .ok_or(BackendError::UnsupportedKvType {
+        let (kv_type, head_dim) = (options.kv_type, attention.head_dim);
+        match kv_type.row_bytes(head_dim) {
+            Some(_) => Ok(kv_layout(mixer, kv_type, pages).bytes()),
+            None => Err(ModelError::from(BackendError::UnsupportedKvType {
                 kv_type: kv_type.name(),
                 head_dim,
-            })?;
-        Ok(match attention.window {
-            Some(_) => 0,
-            None => 2 * (attention.n_kv_heads * row_bytes) as u64,
-        })
+            })),
+        }
     };
     config
         .layers

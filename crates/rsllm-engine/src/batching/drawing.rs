@@ -25,7 +25,11 @@ impl<M: Forward> Worker<M> {
             let logits = &self.logits[n_drawn * vocab_size..][..part.n_outputs * vocab_size];
             n_drawn += part.n_outputs;
             let live = &mut self.running[part.sequence];
-            match catch(|| live.draw_all(logits, vocab_size)) {
+            let drawn = catch(|| live.draw_all(logits, vocab_size));
+            let times = live.sequence.take_mask_times();
+            self.metrics.mask_ns += times.computed_ns;
+            self.metrics.mask_wait_ns += times.waited_ns;
+            match drawn {
                 Ok(None) if live.sequence.is_full() => shifting.push(live.id),
                 Ok(None) => live.sequence.look_ahead(&mut self.masks),
                 Ok(Some(reason)) => ended.push((part.sequence, Ok(reason))),
@@ -67,6 +71,13 @@ impl<M: Forward> Worker<M> {
 }
 
 impl Live {
+    /// It has all but the token drawn last.
+    pub(super) fn is_generating(&self) -> bool {
+        let sequence = &self.sequence;
+        let n_evaluated = sequence.n_evaluated();
+        n_evaluated >= sequence.n_prompt() && n_evaluated + 1 == sequence.ids().len()
+    }
+
     /// Draws from each row of `logits` for as long as the row before gave what the draft said. The last rows of a wrong draft
     /// count for nothing: their KV lies behind the evaluated tokens and will be overwritten.
     fn draw_all(
