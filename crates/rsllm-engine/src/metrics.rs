@@ -31,6 +31,10 @@ pub struct EngineMetrics {
     pub drafted_tokens: u64,
     /// Those of them that came true; they count as decoded too.
     pub accepted_tokens: u64,
+    /// Time that masks of constrained sequences took beside the model.
+    pub mask_ns: u64,
+    /// Of it the time that the model waited for them.
+    pub mask_wait_ns: u64,
     /// Steps of the model.
     pub steps: u64,
     /// Steps by number of sequences; see [`BATCH_SIZES`].

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use rsllm_model::PageTable;
 
 use crate::TokenId;
-use crate::constraint::{AheadConstraint, Constraint, MaskThread};
+use crate::constraint::{AheadConstraint, Constraint, MaskThread, MaskTimes};
 use crate::error::EngineError;
 use crate::generation::{FinishReason, Piece};
 use crate::sampling::Sampler;
@@ -181,6 +181,14 @@ impl Sequence {
         if let Some(constraint) = &mut self.constraint {
             constraint.look_ahead(masks);
         }
+    }
+
+    /// What its masks took since the last call.
+    pub(crate) fn take_mask_times(&mut self) -> MaskTimes {
+        let constraint = self.constraint.as_mut();
+        constraint
+            .map(AheadConstraint::take_times)
+            .unwrap_or_default()
     }
 
     /// The last token has no place in the context.

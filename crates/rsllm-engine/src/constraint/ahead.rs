@@ -4,16 +4,34 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::time::Instant;
 
 use super::{Constraint, ConstraintError};
 use crate::error::EngineError;
+use crate::generation::nanoseconds;
 
 /// The constraint of a sequence, here or on its way through the thread.
 pub(crate) struct AheadConstraint {
     here: Option<Box<Constraint>>,
     option: &'static str,
-    back: Receiver<Box<Constraint>>,
-    send_back: Sender<Box<Constraint>>,
+    back: Receiver<Masked>,
+    send_back: Sender<Masked>,
+    times: MaskTimes,
+}
+
+/// What masks took, in nanoseconds.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct MaskTimes {
+    /// Of the thread.
+    pub(crate) computed_ns: u64,
+    /// Of the engine, which waited for it.
+    pub(crate) waited_ns: u64,
+}
+
+/// A constraint whose mask is there, and the nanoseconds it took.
+struct Masked {
+    constraint: Box<Constraint>,
+    computed_ns: u64,
 }
 
 /// The thread; started when first needed, ended with its owner.
@@ -25,7 +43,7 @@ pub(crate) struct MaskThread {
 /// A constraint whose mask is wanted, and where it goes then.
 struct Work {
     constraint: Box<Constraint>,
-    done: Sender<Box<Constraint>>,
+    done: Sender<Masked>,
 }
 
 impl AheadConstraint {
@@ -37,7 +55,13 @@ impl AheadConstraint {
             here: Some(Box::new(constraint)),
             back,
             send_back,
+            times: MaskTimes::default(),
         }
+    }
+
+    /// The times since the last call.
+    pub(crate) fn take_times(&mut self) -> MaskTimes {
+        std::mem::take(&mut self.times)
     }
 
     /// Works with the constraint, once it is here.
@@ -57,12 +81,16 @@ impl AheadConstraint {
         // Ours is not the only sender while the thread has it, but the last one if it was lost.
         let lost = mpsc::channel().0;
         drop(std::mem::replace(&mut self.send_back, lost));
+        let start = Instant::now();
         let here = self.back.recv();
+        self.times.waited_ns += nanoseconds(start.elapsed());
         let (send_back, back) = mpsc::channel();
         (self.send_back, self.back) = (send_back, back);
-        here.map_err(|_| EngineError::Panicked {
+        let here = here.map_err(|_| EngineError::Panicked {
             message: format!("the mask of the {} was lost", self.option),
-        })
+        })?;
+        self.times.computed_ns += here.computed_ns;
+        Ok(here.constraint)
     }
 
     /// Sends it to the thread unless it is there. Where there can be none it stays, and the mask is computed when needed.
@@ -99,6 +127,7 @@ fn serve(received: &Receiver<Work>) {
         done,
     } in received
     {
+        let start = Instant::now();
         let computed = catch_unwind(AssertUnwindSafe(|| {
             // An error comes again when the sequence asks.
             let _ = constraint.allowed();
@@ -106,7 +135,11 @@ fn serve(received: &Receiver<Work>) {
         }));
         if let Ok(constraint) = computed {
             // Its sequence may be over.
-            let _ = done.send(constraint);
+            let computed_ns = nanoseconds(start.elapsed());
+            let _ = done.send(Masked {
+                constraint,
+                computed_ns,
+            });
         }
     }
 }

@@ -22,7 +22,7 @@ mod vocabulary;
 
 use llguidance::Matcher;
 
-pub(crate) use self::ahead::{AheadConstraint, MaskThread};
+pub(crate) use self::ahead::{AheadConstraint, MaskThread, MaskTimes};
 pub use self::compile::Grammars;
 pub use self::error::{ConstraintError, GrammarError};
 pub use self::mask::TokenMask;
