@@ -167,11 +167,13 @@ class Model:
         data = self._open_engine().logits(ids)
         return numpy.frombuffer(data, dtype="<f4").reshape(len(ids), self._info["vocab_size"])
 
-    def embed(self, texts: str | Iterable[str]) -> NDArray[numpy.float32]:
+    def embed(self, texts: str | Iterable[str], *, pooling: str | None = None) -> NDArray[numpy.float32]:
         """Embeddings of texts, `(n, embed_dim)` float32, each row of length 1.
 
-        Each text gets the BOS and EOS tokens that the model asks for. A row is made as the file's `pooling_type` says;
-        without one, from the last token. Raises `OptionError` where the file wants what is not here.
+        Each text gets the BOS and EOS tokens that the model asks for. `pooling` is "mean", "cls", "last" or "rank";
+        unless given, it is as the file's `pooling_type` says, and without one "last". With "rank", a reranker scores
+        each text, which holds a query and a document as its template has them: the result is `(n, 1)`, not scaled.
+        Raises `OptionError` for what the model cannot do.
 
         >>> a, b = model.embed(["a cat", "a dog"])
         >>> similarity = float(a @ b)
@@ -181,13 +183,19 @@ class Model:
         texts = [texts] if isinstance(texts, str) else list(texts)
         engine = self._open_engine()
         ids = [engine.tokenize(_text(text), add_special=True) for text in texts]
-        data = engine.embed(ids, pooling=self._pooling(), normalise=True)
-        return numpy.frombuffer(data, dtype="<f4").reshape(len(ids), self._info["embed_dim"])
+        pooling = pooling or self._pooling()
+        if pooling == "none":
+            raise OptionError(
+                "pooling none gives rows of different number; mean, cls, last and rank are possible", name="pooling"
+            )
+        data = engine.embed(ids, pooling=pooling, normalise=True)
+        width = 1 if pooling == "rank" else self._info["embed_dim"]
+        return numpy.frombuffer(data, dtype="<f4").reshape(len(ids), width)
 
     def _pooling(self) -> str:
         """The pooling that the file asks for."""
         # The ids of llama.cpp: 0 means that none is configured.
-        kinds = {None: "last", 0: "last", 1: "mean", 2: "cls", 3: "last"}
+        kinds = {None: "last", 0: "last", 1: "mean", 2: "cls", 3: "last", 4: "rank"}
         pooling_type = self.metadata.get(f"{self._info['architecture']}.pooling_type")
         if pooling_type not in kinds:
             raise OptionError(f"pooling type {pooling_type} of the file is not supported", name="pooling")

@@ -167,6 +167,8 @@ class Engine:
 
     def embed(self, ids: list[list[int]], *, pooling: str = "last", normalise: bool = True) -> bytearray:
         self._check()
+        if pooling == "rank":
+            return bytearray(struct.pack(f"<{len(ids)}f", *[float(len(text)) for text in ids]))
         kinds = {"mean": 1.0, "cls": 2.0, "last": 3.0}
         rows = [[float(len(text)), kinds[pooling], float(normalise)] + [0.0] * 5 for text in ids]
         return bytearray(struct.pack(f"<{8 * len(ids)}f", *[value for row in rows for value in row]))

@@ -119,9 +119,18 @@ def test_the_file_says_how_embeddings_are_made(model: rsllm.Model, pooling_type:
 
 
 def test_a_pooling_that_is_not_here_is_an_error(model: rsllm.Model) -> None:
-    model._metadata = {**model.metadata, "fake.pooling_type": 4}
-    with pytest.raises(OptionError, match="pooling type 4"):
+    model._metadata = {**model.metadata, "fake.pooling_type": 5}
+    with pytest.raises(OptionError, match="pooling type 5"):
         model.embed("hi")
+    with pytest.raises(OptionError, match="pooling none"):
+        model.embed("hi", pooling="none")
+
+
+def test_a_reranker_gives_a_score_a_text(model: rsllm.Model) -> None:
+    assert model.embed(["hi", "hello"], pooling="rank").tolist() == [[2.0], [5.0]]
+    model._metadata = {**model.metadata, "fake.pooling_type": 4}
+    assert model.embed("hi").shape == (1, 1)
+    assert model.embed("hi", pooling="mean").shape == (1, 8)
 
 
 def test_bench_gives_rates(model: rsllm.Model) -> None:

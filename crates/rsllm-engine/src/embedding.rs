@@ -11,11 +11,13 @@ pub enum Pooling {
     Cls,
     /// The last.
     Last,
+    /// The score that the classification head of a reranker gives the last: one value a text.
+    Rank,
 }
 
 impl Pooling {
     /// Every kind.
-    pub const ALL: [Self; 4] = [Self::None, Self::Mean, Self::Cls, Self::Last];
+    pub const ALL: [Self; 5] = [Self::None, Self::Mean, Self::Cls, Self::Last, Self::Rank];
 
     /// The name that callers use.
     pub fn name(self) -> &'static str {
@@ -24,6 +26,7 @@ impl Pooling {
             Self::Mean => "mean",
             Self::Cls => "cls",
             Self::Last => "last",
+            Self::Rank => "rank",
         }
     }
 
@@ -65,7 +68,7 @@ impl Pool {
                     }
                 }
                 Pooling::Cls if self.n_rows > 0 => (),
-                Pooling::Cls | Pooling::Last => {
+                Pooling::Cls | Pooling::Last | Pooling::Rank => {
                     self.rows.clear();
                     self.rows.extend_from_slice(row);
                 }
@@ -110,6 +113,7 @@ mod tests {
     fn each_kind_takes_its_rows() {
         assert_eq!(pooled(Pooling::Cls, false), [3.0, 4.0]);
         assert_eq!(pooled(Pooling::Last, false), [9.0, 8.0]);
+        assert_eq!(pooled(Pooling::Rank, false), [9.0, 8.0]);
         assert_eq!(pooled(Pooling::Mean, false), [4.0, 4.0]);
         assert_eq!(pooled(Pooling::None, false), [3.0, 4.0, 0.0, 0.0, 9.0, 8.0]);
         assert_eq!(pooled(Pooling::None, true)[..4], [0.6, 0.8, 0.0, 0.0]);

@@ -11,6 +11,7 @@ use rsllm_tensor::KvType;
 use rsllm_tokenizer::Tokenizer;
 
 use crate::TokenId;
+use crate::classifier::Classifier;
 use crate::constraint::{Constraint, ConstraintError, ConstraintSpec, Grammars};
 use crate::control::CancelHandle;
 use crate::embedding::Pooling;
@@ -40,6 +41,8 @@ pub struct Engine {
     suppressed_tokens: Vec<TokenId>,
     /// Made when first needed.
     grammars: OnceLock<Result<Grammars, ConstraintError>>,
+    /// Of a reranker; read when first needed.
+    classifier: OnceLock<Arc<Classifier>>,
     /// `None` once closed, so that the file's memory goes with the model's.
     file: Mutex<Option<Arc<Gguf>>>,
     board: Board,
@@ -76,6 +79,7 @@ impl Engine {
         Self {
             suppressed_tokens: suppressed_tokens(&file, info.vocab_size),
             grammars: OnceLock::new(),
+            classifier: OnceLock::new(),
             info,
             tokenizer,
             end_tokens,
@@ -238,14 +242,31 @@ impl Engine {
         for ids in &inputs {
             self.check_ids(ids)?;
         }
+        let classifier = match pooling {
+            Pooling::Rank => Some(self.classifier()?),
+            _ => None,
+        };
         self.send_exclusive(|answer| {
             ExclusiveWork::Embed(EmbedJob {
                 inputs,
                 pooling,
                 normalise,
+                classifier,
                 answer,
             })
         })
+    }
+
+    /// The head that [`Pooling::Rank`] needs.
+    fn classifier(&self) -> Result<Arc<Classifier>, EngineError> {
+        if let Some(classifier) = self.classifier.get() {
+            return Ok(Arc::clone(classifier));
+        }
+        let file = self.file()?;
+        let classifier = Classifier::of_file(&file, self.info.embed_dim)?;
+        Ok(Arc::clone(
+            self.classifier.get_or_init(|| Arc::new(classifier)),
+        ))
     }
 
     /// The KV of the first whole pages of `ids`, computed where it is not known, as bytes for [`Engine::restore_prefix`]. What

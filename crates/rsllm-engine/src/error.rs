@@ -59,6 +59,33 @@ pub enum EngineError {
         /// Why not.
         source: std::io::Error,
     },
+    /// The model cannot score: it has no head for that, or one of an unknown kind.
+    #[error(
+        "the model has no classification head that is known (tensors `cls.weight` or `cls.output.weight`{}); pooling `rank` needs a reranker",
+        .unknown.map(|name| format!(" without `{name}`")).unwrap_or_default()
+    )]
+    NoClassifier {
+        /// A tensor of the head that is not known.
+        unknown: Option<&'static str>,
+    },
+    /// A tensor of the classification head does not fit the model.
+    #[error("tensor `{tensor}` has {found} values where the model needs {expected}")]
+    ClassifierShape {
+        /// The tensor.
+        tensor: String,
+        /// Inputs, or outputs for a bias.
+        expected: u64,
+        /// Those of the tensor.
+        found: u64,
+    },
+    /// A tensor of the classification head cannot be read.
+    #[error("tensor `{tensor}` cannot be read")]
+    ClassifierType {
+        /// The tensor.
+        tensor: String,
+        /// Why not.
+        source: rsllm_quant::QuantError,
+    },
     /// The prompt is longer than the context.
     #[error("the prompt has {prompt_tokens} tokens, but the context has room for {context}")]
     ContextLength {
@@ -149,7 +176,11 @@ impl EngineError {
             Self::Gguf(error) | Self::Model(ModelError::Gguf(error)) => ErrorClass::File(error),
             Self::Tokenizer(_) => ErrorClass::Tokenizer,
             Self::Model(ModelError::Backend(error)) | Self::Backend(error) => backend_class(error),
-            Self::Model(_) | Self::VocabularyMismatch { .. } => ErrorClass::Model,
+            Self::Model(_)
+            | Self::VocabularyMismatch { .. }
+            | Self::ClassifierShape { .. }
+            | Self::ClassifierType { .. } => ErrorClass::Model,
+            Self::NoClassifier { .. } => ErrorClass::Option { name: "pooling" },
             Self::Option(error) => ErrorClass::Option { name: error.name },
             Self::Constraint { option, .. } => ErrorClass::Option { name: option },
             Self::ContextMemory { .. } => ErrorClass::Option { name: "context" },

@@ -173,7 +173,7 @@ impl<M: Forward> Worker<M> {
             let mut pool = Pool::new(job.pooling, limits.embed_dim);
             // The output of a step has room for so many rows.
             let n_most = match job.pooling {
-                Pooling::Last => limits.max_rows,
+                Pooling::Last | Pooling::Rank => limits.max_rows,
                 Pooling::None | Pooling::Mean | Pooling::Cls => {
                     limits.max_rows.min(limits.max_outputs)
                 }
@@ -182,7 +182,7 @@ impl<M: Forward> Worker<M> {
             for ids_of_chunk in ids.chunks(n_most) {
                 let end = first_index + ids_of_chunk.len();
                 let n_outputs = match job.pooling {
-                    Pooling::Last => usize::from(end == ids.len()),
+                    Pooling::Last | Pooling::Rank => usize::from(end == ids.len()),
                     Pooling::Cls if first_index > 0 => break,
                     Pooling::None | Pooling::Mean | Pooling::Cls => ids_of_chunk.len(),
                 };
@@ -196,7 +196,10 @@ impl<M: Forward> Worker<M> {
                 pool.push(&self.logits[..n_outputs * limits.embed_dim]);
                 first_index = end;
             }
-            all.extend(pool.finish(job.normalise));
+            match &job.classifier {
+                Some(classifier) => all.push(classifier.score(&pool.finish(false))),
+                None => all.extend(pool.finish(job.normalise)),
+            }
         }
         Ok(all)
     }

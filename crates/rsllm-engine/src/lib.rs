@@ -12,6 +12,7 @@ mod batching;
 #[cfg(test)]
 mod batching_tests;
 mod budget;
+mod classifier;
 #[cfg(test)]
 mod constrained_tests;
 pub mod constraint;
@@ -25,6 +26,8 @@ mod engine;
 mod engine_tests;
 mod error;
 mod exclusive;
+#[cfg(test)]
+mod field_cases;
 mod forward;
 mod generation;
 mod load;

@@ -17,6 +17,7 @@ use rsllm_tokenizer::Tokenizer;
 use crate::TokenId;
 use crate::batch::Batch;
 use crate::batching::{Live, StepState};
+use crate::classifier::Classifier;
 use crate::constraint::{Constraint, MaskThread};
 use crate::control::{CancelHandle, Control};
 use crate::embedding::Pooling;
@@ -89,6 +90,8 @@ pub(crate) struct EmbedJob {
     pub(crate) inputs: Vec<Vec<TokenId>>,
     pub(crate) pooling: Pooling,
     pub(crate) normalise: bool,
+    /// For scores in place of embeddings.
+    pub(crate) classifier: Option<Arc<Classifier>>,
     pub(crate) answer: Sender<Result<Vec<f32>, EngineError>>,
 }
 

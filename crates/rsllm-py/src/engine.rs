@@ -170,7 +170,7 @@ impl Engine {
         Ok(dict)
     }
 
-    /// float32 rows of embed_dim values: one a text, or one a token where nothing is pooled.
+    /// float32 rows of embed_dim values: one a text, or one a token where nothing is pooled. A score a text for `rank`.
     #[pyo3(signature = (ids, *, pooling = "last", normalise = true))]
     fn embed<'py>(
         &self,
@@ -251,6 +251,8 @@ impl Engine {
         dict.set_item("cached_tokens", metrics.cached_tokens)?;
         dict.set_item("drafted_tokens", metrics.drafted_tokens)?;
         dict.set_item("accepted_tokens", metrics.accepted_tokens)?;
+        dict.set_item("mask_ns", metrics.mask_ns)?;
+        dict.set_item("mask_wait_ns", metrics.mask_wait_ns)?;
         dict.set_item("steps", metrics.steps)?;
         let sizes = BATCH_SIZES.map(|most| (most < usize::MAX).then_some(most));
         let batch_sizes: Vec<_> = sizes.into_iter().zip(metrics.batch_sizes).collect();
