@@ -27,7 +27,7 @@ def main() -> int:
             for kind, sampling in kinds.items():
                 reply = model.generate(ids, max_tokens=tokens + 1, ignore_eos=True, max_draft=0, **sampling)
                 times[kind].append(reply.stats.decode_ns / 1e9 / tokens)
-        print(f"{options.model.name}, {model.info['vocab_size']} tokens in the vocabulary")
+        print(f"{options.model.name}, {model.info()['vocab_size']} tokens in the vocabulary")
     alone = median(times["model alone"])
     for kind, seconds in times.items():
         own = median(here - bare for here, bare in zip(seconds, times["model alone"], strict=True))
