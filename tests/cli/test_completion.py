@@ -14,7 +14,6 @@ from rsllm.store.store import Store
 from tests.support.stores import add_model
 
 RSLLM = Path(sys.executable).with_name("rsllm")
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -32,7 +31,6 @@ def environment(tmp_path: Path) -> dict[str, str]:
         **os.environ,
         "OLLAMA_MODELS": str(store.root),
         "PATH": f"{bin_folder}:{os.environ['PATH']}",
-        "PYTHONPATH": str(ROOT / "python"),
     }
 
 

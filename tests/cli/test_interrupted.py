@@ -23,7 +23,6 @@ from tests.support.hostile_registry import Exchange, HostileRegistry
 from tests.support.registry import noise
 from tests.support.tiny_models import SHAPES, write
 
-ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(90)
 
 
@@ -38,7 +37,6 @@ def server(tmp_path: Path) -> Iterator[tuple[Bench, dict[str, str]]]:
             "OLLAMA_HOST": f"127.0.0.1:{port}",
             "RSLLM_SERVER": "never",
             "RSLLM_STATE": str(tmp_path / "state"),
-            "PYTHONPATH": str(ROOT / "python"),
         }
         yield made, environment
 

@@ -18,7 +18,6 @@ from typing import Self
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.timeout(120)
 
 SCRIPT = """
@@ -85,7 +84,6 @@ class Terminal:
                 "RSLLM_HISTORY": str(self.history),
                 "TERM": "xterm",
                 "INPUTRC": "/dev/null",
-                "PYTHONPATH": str(ROOT / "python"),
                 **environment,
             },
             start_new_session=True,

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 pytestmark = [pytest.mark.real_model, pytest.mark.timeout(120)]
-ROOT = Path(__file__).parents[2]
 
 
 def test_every_folder_may_have_any_name(smollm2_path: Path, tmp_path: Path) -> None:
@@ -31,7 +30,6 @@ def test_every_folder_may_have_any_name(smollm2_path: Path, tmp_path: Path) -> N
         "RSLLM_SERVER": "auto",
         "RSLLM_SERVER_IDLE": "1s",
         "OLLAMA_KEEP_ALIVE": "0",
-        "PYTHONPATH": str(ROOT / "python"),
     }
 
     def rsllm(*arguments: str) -> str:
