@@ -148,8 +148,8 @@ class Engine:
     def bench(self, *, prompt: int, generate: int, depth: int) -> dict[str, Any]:
         """One repetition: prompt_ns, generate_ns, prompt_tokens, generate_tokens."""
     def embed(self, ids: list[list[int]], *, pooling: str = "last", normalise: bool = True) -> bytearray:
-        """float32 rows of embed_dim values, one a text (pooling mean, cls or last) or one a token (none); for rank a score
-        a text."""
+        """float32 rows of embed_dim values, one a text (pooling mean, cls or last) or one a token (none); for rank
+        a score a text."""
     def save_prefix(self, ids: list[int]) -> bytes:
         """The KV of the first whole pages (64 tokens) of `ids`, computed where it is not known. Raises `OptionError`
         for less than a page."""
