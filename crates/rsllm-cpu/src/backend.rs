@@ -11,10 +11,11 @@ use crate::attention::{Attention, AttentionScratch};
 use crate::isa::Isa;
 use crate::kernels::Kernels;
 use crate::kv::CpuKv;
-use crate::matmul::{Matmul, MatmulScratch, Target};
+use crate::matmul::{Matmul, MatmulScratch};
 use crate::memory::{Aligned, Allocator, CpuBuffer};
 use crate::moe::{self, CpuRouting, Experts, MoeScratch};
 use crate::ops;
+use crate::products;
 use crate::step_state::StepState;
 use crate::threads::{ThreadPool, WorkerPanicked};
 use crate::weight::{BACKEND, CpuWeight};
@@ -95,7 +96,7 @@ impl CpuBackend {
     }
 }
 
-fn check(op: Op, what: &'static str, expected: usize, found: usize) -> Result<()> {
+pub(crate) fn check(op: Op, what: &'static str, expected: usize, found: usize) -> Result<()> {
     if expected == found {
         Ok(())
     } else {
@@ -272,46 +273,7 @@ impl Backend for CpuBackend {
             scratch: &mut scratch.matmul,
             outputs: rows == RowSet::Outputs,
         };
-        for group in products.chunks_mut(4) {
-            let mut targets = [const { None }; 4];
-            for (slot, product) in targets.iter_mut().zip(group.iter_mut()) {
-                check(
-                    Op::Matmul,
-                    "output width",
-                    product.weight.n_rows,
-                    product.dst.width,
-                )?;
-                let bias = product
-                    .bias
-                    .map(|b| b.vector(Op::Matmul, product.weight.n_rows))
-                    .transpose()?;
-                let dst = product.dst.rows_mut(counts.n_rows);
-                *slot = Some(Target {
-                    dst,
-                    weight: product.weight,
-                    matrix: 0,
-                    bias,
-                });
-            }
-            let x = x.rows(counts.n_rows);
-            // The group on the stack, without the empty slots.
-            match targets {
-                [Some(a), Some(b), Some(c), Some(d)] => {
-                    matmul.run(&mut [a, b, c, d], x, counts.n_rows, counts.n_prefill)?;
-                }
-                [Some(a), Some(b), Some(c), None] => {
-                    matmul.run(&mut [a, b, c], x, counts.n_rows, counts.n_prefill)?;
-                }
-                [Some(a), Some(b), ..] => {
-                    matmul.run(&mut [a, b], x, counts.n_rows, counts.n_prefill)?;
-                }
-                [Some(a), ..] => {
-                    matmul.run(&mut [a], x, counts.n_rows, counts.n_prefill)?;
-                }
-                [None, ..] => {}
-            }
-        }
-        Ok(())
+        products::run(&mut matmul, products, x, counts)
     }
 
     fn low_rank_add(
@@ -382,19 +344,16 @@ impl Backend for CpuBackend {
             x.width % head_dim,
         )?;
         let weight = weight.vector(Op::RmsNormHeads, head_dim)?;
-        let (width, kernel) = (x.width, self.kernels.elementwise.rms_norm_in_place);
-        let n_rows = self.step.counts.n_rows;
-        ops::for_rows(
-            &mut self.pool,
+        let (width, rows) = (x.width, x.rows_mut(self.step.counts.n_rows));
+        let pool = &mut self.pool;
+        ops::norm_in_place(
+            self.kernels,
+            pool,
             Op::RmsNormHeads,
-            x.rows_mut(n_rows),
+            rows,
             width,
-            |_, rows| {
-                for head in rows.chunks_exact_mut(head_dim) {
-                    // SAFETY: the table belongs to an instruction set this machine has.
-                    unsafe { kernel(head, weight, eps) };
-                }
-            },
+            weight,
+            eps,
         )
     }
 
@@ -406,20 +365,9 @@ impl Backend for CpuBackend {
         rows: RowSet,
     ) -> Result<()> {
         let (width, weight) = (x.width, weight.vector(Op::RmsNorm, x.width)?);
-        let kernel = self.kernels.elementwise.rms_norm_in_place;
-        let n_rows = self.step.counts_of(rows).n_rows;
-        ops::for_rows(
-            &mut self.pool,
-            Op::RmsNorm,
-            x.rows_mut(n_rows),
-            width,
-            |_, rows| {
-                for row in rows.chunks_exact_mut(width) {
-                    // SAFETY: the table belongs to an instruction set this machine has.
-                    unsafe { kernel(row, weight, eps) };
-                }
-            },
-        )
+        let rows = x.rows_mut(self.step.counts_of(rows).n_rows);
+        let pool = &mut self.pool;
+        ops::norm_in_place(self.kernels, pool, Op::RmsNorm, rows, width, weight, eps)
     }
 
     fn rope(&mut self, x: &mut CpuBuffer, head_dim: usize, table: RopeTable) -> Result<()> {

@@ -15,6 +15,7 @@ mod matmul;
 mod memory;
 mod moe;
 mod ops;
+mod products;
 mod step_state;
 mod threads;
 mod tiles;

@@ -30,6 +30,25 @@ pub(crate) fn for_rows(
     .map_err(|WorkerPanicked| BackendError::WorkerPanicked { op })
 }
 
+/// RMSNorm of every `weight.len()` values of rows of `width`, in place.
+pub(crate) fn norm_in_place(
+    kernels: &Kernels,
+    pool: &mut ThreadPool,
+    op: Op,
+    data: &mut [f32],
+    width: usize,
+    weight: &[f32],
+    eps: f32,
+) -> Result<(), BackendError> {
+    let kernel = kernels.elementwise.rms_norm_in_place;
+    for_rows(pool, op, data, width, |_, rows| {
+        for values in rows.chunks_exact_mut(weight.len()) {
+            // SAFETY: the table belongs to an instruction set this machine has.
+            unsafe { kernel(values, weight, eps) };
+        }
+    })
+}
+
 /// `gate = act(gate) * up`, on this thread.
 pub(crate) fn gate(kernels: &Kernels, activation: Activation, gate: &mut [f32], up: &[f32]) {
     let kernel = match activation {
