@@ -21,6 +21,22 @@ from rsllm.errors import OptionError
 __all__ = ["Config", "config"]
 
 _FALSE = {"", "0", "f", "false", "no", "off"}
+_KV_TYPES = ("f16", "bf16", "f32", "q8_0", "q4_0")
+
+# Ollama's variables that change nothing here, and why. Whoever sets one is told so.
+_WITHOUT_EFFECT = {
+    "OLLAMA_CLOUD_BASE_URL": "no cloud is asked",
+    "OLLAMA_DEBUG_LOG_REQUESTS": "what requests say is never written down",
+    "OLLAMA_FLASH_ATTENTION": "attention has one form, which takes every KV type",
+    "OLLAMA_GPU_OVERHEAD": "this build has no GPU backend",
+    "OLLAMA_IGPU_ENABLE": "this build has no GPU backend",
+    "OLLAMA_LLAMA_CPP_COMPAT": "files are read as they are",
+    "OLLAMA_LLM_LIBRARY": "RSLLM_ISA chooses the instruction set",
+    "OLLAMA_MAX_TRANSFER_STREAMS": "transfers choose for themselves",
+    "OLLAMA_REMOTES": "no cloud is asked",
+    "OLLAMA_SCHED_SPREAD": "this build has no GPU backend",
+    "OLLAMA_VULKAN": "this build has no GPU backend",
+}
 
 
 @dataclass(frozen=True)
@@ -44,7 +60,9 @@ class Config:
     `RSLLM_HISTORY`            file of the interactive session's history
     `OLLAMA_NOHISTORY`         no history file
     `OLLAMA_CONTEXT_LENGTH`    the command line's context where `--num-ctx` is not given; 0 = automatic
-    `OLLAMA_KV_CACHE_TYPE`     the command line's KV type where `--kv-type` is not given
+    `OLLAMA_KV_CACHE_TYPE`     KV type (f16, bf16, f32, q8_0, q4_0) where nothing else is asked for
+    `OLLAMA_GPU_OVERHEAD`      memory to leave free on each GPU, as `RSLLM_RUNNER_MEMORY`; checked, and without effect
+                               as long as there is no GPU backend
     `OLLAMA_KEEP_ALIVE`        how long an unused model stays loaded: a duration or seconds; negative = for ever
     `OLLAMA_LOAD_TIMEOUT`      how long loading may show no progress; not positive = for ever
     `OLLAMA_MAX_LOADED_MODELS` models loaded at once; 0 = three for each device
@@ -103,6 +121,9 @@ class Config:
     max_queue: int = 512
     num_parallel: int | None = None
     runner_memory_bytes: int | None = None
+    gpu_overhead_bytes: int | None = None
+    without_effect: tuple[str, ...] = ()
+    """What to tell about variables of Ollama's that are set and change nothing here."""
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str]) -> Config:
@@ -145,7 +166,7 @@ class Config:
             log_detail=_detail(text("OLLAMA_DEBUG")),
             editor=text("OLLAMA_EDITOR") or text("VISUAL") or text("EDITOR"),
             context_length=_count("OLLAMA_CONTEXT_LENGTH", text("OLLAMA_CONTEXT_LENGTH")),
-            kv_type=text("OLLAMA_KV_CACHE_TYPE").lower() or None,
+            kv_type=_kv_type(text("OLLAMA_KV_CACHE_TYPE")),
             no_color=bool(environment.get("NO_COLOR")),
             keep_alive_seconds=_seconds("OLLAMA_KEEP_ALIVE", text("OLLAMA_KEEP_ALIVE"), 300.0),
             load_timeout_seconds=_limit(_seconds("OLLAMA_LOAD_TIMEOUT", text("OLLAMA_LOAD_TIMEOUT"), 300.0)),
@@ -153,6 +174,10 @@ class Config:
             max_queue=_count("OLLAMA_MAX_QUEUE", text("OLLAMA_MAX_QUEUE") or "512") or 0,
             num_parallel=_count("OLLAMA_NUM_PARALLEL", text("OLLAMA_NUM_PARALLEL")),
             runner_memory_bytes=_bytes("RSLLM_RUNNER_MEMORY", text("RSLLM_RUNNER_MEMORY")),
+            gpu_overhead_bytes=_bytes("OLLAMA_GPU_OVERHEAD", text("OLLAMA_GPU_OVERHEAD")),
+            without_effect=tuple(
+                f"{name} has no effect: {reason}" for name, reason in _WITHOUT_EFFECT.items() if text(name)
+            ),
         )
 
 
@@ -202,6 +227,10 @@ def _choice(name: str, value: str, choices: tuple[str, ...]) -> str:
     if value and value.lower() not in choices:
         raise OptionError(f"{name} must be one of {', '.join(choices)}, not {value!r}", name=name)
     return value.lower() or choices[0]
+
+
+def _kv_type(value: str) -> str | None:
+    return _choice("OLLAMA_KV_CACHE_TYPE", value, _KV_TYPES) if value else None
 
 
 def _seconds(name: str, value: str, default: float) -> float:

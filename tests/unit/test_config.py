@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -91,13 +92,81 @@ def test_a_bad_number_is_an_error_naming_the_variable(value: str) -> None:
     ],
 )
 def test_a_size_may_have_a_unit(value: str, expected: int | None) -> None:
+    """MEM-01."""
     assert Config.from_environment({**HOME, "RSLLM_RUNNER_MEMORY": value}).runner_memory_bytes == expected
 
 
 @pytest.mark.parametrize("value", ["abc", "8X", "G", "-8G", "8.5G", "8iB", "8GiBiB", "8BG", "٨"])
 def test_a_size_that_is_none_is_an_error_at_the_start(value: str) -> None:
+    """MEM-01."""
     with pytest.raises(OptionError, match="RSLLM_RUNNER_MEMORY"):
         Config.from_environment({**HOME, "RSLLM_RUNNER_MEMORY": value})
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [("8G", 8 << 30), ("8GiB", 8 << 30), ("8032385536", 8032385536), ("0", None)]
+)
+def test_memory_to_leave_on_a_gpu_may_have_a_unit(value: str, expected: int | None) -> None:
+    """MEM-01, under the name that it was met by."""
+    config = Config.from_environment({**HOME, "OLLAMA_GPU_OVERHEAD": value})
+    assert config.gpu_overhead_bytes == expected
+    assert config.without_effect == ("OLLAMA_GPU_OVERHEAD has no effect: this build has no GPU backend",)
+    with pytest.raises(OptionError, match="OLLAMA_GPU_OVERHEAD"):
+        Config.from_environment({**HOME, "OLLAMA_GPU_OVERHEAD": "abc"})
+
+
+def test_what_changes_nothing_is_told() -> None:
+    assert Config.from_environment({**HOME, "OLLAMA_FLASH_ATTENTION": ""}).without_effect == ()
+    told = Config.from_environment({**HOME, "OLLAMA_SCHED_SPREAD": "1", "OLLAMA_LLM_LIBRARY": "cpu"}).without_effect
+    assert [text.split()[0] for text in told] == ["OLLAMA_LLM_LIBRARY", "OLLAMA_SCHED_SPREAD"]
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "member", "expected"),
+    [
+        ("OLLAMA_KEEP_ALIVE", "", "keep_alive_seconds", 300.0),
+        ("OLLAMA_KEEP_ALIVE", "1h30m", "keep_alive_seconds", 5400.0),
+        ("OLLAMA_KEEP_ALIVE", "42", "keep_alive_seconds", 42.0),
+        ("OLLAMA_KEEP_ALIVE", "0", "keep_alive_seconds", 0.0),
+        ("OLLAMA_KEEP_ALIVE", "-1", "keep_alive_seconds", math.inf),
+        ("OLLAMA_KEEP_ALIVE", "-5s", "keep_alive_seconds", math.inf),
+        ("OLLAMA_LOAD_TIMEOUT", "", "load_timeout_seconds", 300.0),
+        ("OLLAMA_LOAD_TIMEOUT", "90", "load_timeout_seconds", 90.0),
+        ("OLLAMA_LOAD_TIMEOUT", "0", "load_timeout_seconds", None),
+        ("OLLAMA_LOAD_TIMEOUT", "-1s", "load_timeout_seconds", None),
+        ("OLLAMA_MAX_LOADED_MODELS", "", "max_loaded_models", 0),
+        ("OLLAMA_MAX_LOADED_MODELS", "2", "max_loaded_models", 2),
+        ("OLLAMA_MAX_QUEUE", "", "max_queue", 512),
+        ("OLLAMA_MAX_QUEUE", "0", "max_queue", 0),
+        ("OLLAMA_MAX_QUEUE", "7", "max_queue", 7),
+        ("OLLAMA_NUM_PARALLEL", "", "num_parallel", None),
+        ("OLLAMA_NUM_PARALLEL", "0", "num_parallel", None),
+        ("OLLAMA_NUM_PARALLEL", "4", "num_parallel", 4),
+        ("OLLAMA_CONTEXT_LENGTH", "0", "context_length", None),
+        ("OLLAMA_CONTEXT_LENGTH", "8192", "context_length", 8192),
+        ("OLLAMA_KV_CACHE_TYPE", "", "kv_type", None),
+        ("OLLAMA_KV_CACHE_TYPE", "q4_0", "kv_type", "q4_0"),
+    ],
+)
+def test_the_rules_of_the_scheduler(variable: str, value: str, member: str, expected: object) -> None:
+    assert getattr(Config.from_environment({**HOME, variable: value}), member) == expected
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("OLLAMA_KEEP_ALIVE", "soon"),
+        ("OLLAMA_LOAD_TIMEOUT", "5 x"),
+        ("OLLAMA_MAX_LOADED_MODELS", "-1"),
+        ("OLLAMA_MAX_QUEUE", "many"),
+        ("OLLAMA_NUM_PARALLEL", "1.5"),
+        ("OLLAMA_KV_CACHE_TYPE", "q3"),
+    ],
+)
+def test_a_rule_that_makes_no_sense_is_an_error_at_the_start(variable: str, value: str) -> None:
+    with pytest.raises(OptionError, match=variable) as error:
+        Config.from_environment({**HOME, variable: value})
+    assert error.value.name == variable
 
 
 def test_the_store_is_where_the_environment_says() -> None:

@@ -33,7 +33,7 @@ from rsllm.server.spans import spans_from
 from rsllm.store.store import Store
 from rsllm.system import raise_file_limit
 
-__all__ = ["DRAIN_SECONDS", "Server", "check_address", "serve", "server_settings"]
+__all__ = ["DRAIN_SECONDS", "Server", "announce", "check_address", "serve", "server_settings"]
 
 log = logging.getLogger("rsllm.server")
 
@@ -66,7 +66,7 @@ def serve(
         rules = Rules(address.is_loopback, settings.origins, settings.api_key)
         app = create_app(services, rules=rules, spans=spans_from(settings, rsllm.__version__))
         server = Server(server_settings(app, address.host, address.port), services, idle_seconds)
-        _announce(address, settings)
+        announce(address, settings)
         try:
             server.run()
         except SystemExit:
@@ -157,7 +157,10 @@ class Server(uvicorn.Server):
             self._captured_signals.clear()
 
 
-def _announce(address: Address, settings: Config) -> None:
+def announce(address: Address, settings: Config) -> None:
+    """What the log begins with."""
     log.info("rsllm %s listens on %s, models in %s", rsllm.__version__, address, settings.models_dir)
+    for text in settings.without_effect:
+        log.warning("%s", text)
     if not address.is_loopback and not settings.api_key:
         log.warning("everybody who can reach %s may use, change and delete models: no API key is set", address)
