@@ -32,7 +32,7 @@ NAMES = {"enum": ["tiny", "tiny:latest", "nosuch"]}
 SHOWN = {"enum": ["real", "nosuch"]}
 ASK_A_MODEL = (
     "Generate", "Chat", "Embed", "OldEmbed", "OpenAIChat", "OpenAICompletion", "OpenAIEmbed", "OpenAIResponse",
-    "Message",
+    "Message", "MessageCount",
 )  # fmt: skip
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 

@@ -157,3 +157,95 @@ async def test_a_failure_of_one_answer_ends_them_all(client: httpx2.AsyncClient,
     bench.add()
     assert (await client.post("/v1/chat/completions", json={**ASK, "n": 2})).status_code == 200
     assert not any(status.requests for status in bench.pool.status())
+
+
+async def test_a_list_of_prompts(client: httpx2.AsyncClient) -> None:
+    body = {"model": "tiny", "prompt": ["a", "bcd"], "n": 2, "max_tokens": 2}
+    ones = [(await client.post("/v1/completions", json={**body, "prompt": prompt})).json() for prompt in body["prompt"]]
+    reply = (await client.post("/v1/completions", json=body)).json()
+    assert [choice["index"] for choice in reply["choices"]] == [0, 1, 2, 3]
+    assert [choice["finish_reason"] for choice in reply["choices"]] == ["length"] * 4
+    counts = [one["usage"]["prompt_tokens"] for one in ones]
+    assert counts[1] == counts[0] + 2
+    assert reply["usage"] == {
+        "prompt_tokens": sum(counts), "completion_tokens": 8, "total_tokens": sum(counts) + 8,
+    }  # fmt: skip
+    asked = {**body, "stream": True, "stream_options": {"include_usage": True}}
+    found = [data for _, data in events(await client.post("/v1/completions", json=asked))]
+    assert found[-2]["usage"] == reply["usage"] and found[-1] == "[DONE]"
+    assert {chunk["choices"][0]["index"] for chunk in found[:-2]} == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize(
+    ("prompt", "counts"), [([104, 105], [2]), ([[104, 105], [65]], [2, 1]), (["", "a"], None), ([""], None)]
+)
+async def test_prompts_as_token_ids_are_sent_as_they_are(
+    client: httpx2.AsyncClient, prompt: list[Any], counts: list[int] | None
+) -> None:
+    reply = (await client.post("/v1/completions", json={"model": "tiny", "prompt": prompt, "max_tokens": 3})).json()
+    texts = [choice["text"] for choice in reply["choices"]]
+    if counts is None:  # an empty prompt only loads the model
+        assert texts == ["" if text == "" else "ababab" for text in prompt]
+        return
+    assert texts == ["ababab"] * len(counts)
+    assert reply["usage"]["prompt_tokens"] == sum(counts)
+
+
+async def test_token_ids_that_the_model_does_not_have(client: httpx2.AsyncClient) -> None:
+    response = await client.post("/v1/completions", json={"model": "tiny", "prompt": [[1], [256]]})
+    assert response.status_code == 400
+    assert "beyond the vocabulary of 256" in response.json()["error"]["message"]
+    response = await client.post("/v1/completions", json={"model": "tiny", "prompt": [1] * 5000})
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "context_length_exceeded")
+
+
+async def test_a_prompt_is_counted_whether_it_fits_or_not(client: httpx2.AsyncClient) -> None:
+    body = {"model": "tiny", "messages": HI, "system": "Be brief.", "colour": 1}
+    reply = (await client.post("/v1/messages/count_tokens", json=body)).json()
+    whole = (await client.post("/v1/messages", json={**body, "max_tokens": 1})).json()
+    assert reply == {
+        "input_tokens": whole["usage"]["input_tokens"], "warnings": ["field 'colour' has no effect"],
+    }  # fmt: skip
+    long = {"model": "tiny", "messages": [{"role": "user", "content": "x" * 10_000}] * 3}
+    assert (await client.post("/v1/messages", json={**long, "max_tokens": 1})).status_code == 400
+    assert (await client.post("/v1/messages/count_tokens", json=long)).json()["input_tokens"] > 30_000
+    response = await client.post("/v1/messages/count_tokens", json={"model": "nosuch", "messages": HI})
+    assert (response.status_code, response.json()["error"]["type"]) == (404, "not_found_error")
+    response = await client.post("/v1/messages/count_tokens", json={"messages": HI})
+    assert (response.status_code, response.json()["error"]["message"]) == (400, "model is required")
+
+
+@pytest.mark.parametrize("says", [["a"] * 40, ["\n", " ", "\t", "\n\n"] * 10], ids=["token", "blanks"])
+@pytest.mark.parametrize("raw", [True, False])
+async def test_a_model_that_says_the_same_over_and_over_is_stopped(
+    client: httpx2.AsyncClient, bench: Bench, says: list[str], raw: bool
+) -> None:
+    template = "{# tools <tool_call> #}" + METADATA["tokenizer.chat_template"]
+    metadata = {**METADATA, "tokenizer.chat_template": template}
+    bench.add(behaviour={"says": ["Well", *says], "delay": 0.002}, metadata=metadata)
+    tools = [{"type": "function", "function": {"name": "f"}}]
+    path, fields = (
+        ("/api/generate", {"prompt": "x", "raw": True}) if raw else ("/api/chat", {"messages": HI, "tools": tools})
+    )
+    body = {"model": "tiny", "stream": False, **fields}
+    reply = (await client.post(path, json=body)).json()
+    said = reply["response"] if raw else reply["message"]["content"]
+    assert said == "Well" + "".join(says[:32]), "the first, thirty repetitions, and the one too many"
+    assert (reply["done_reason"], reply["eval_count"]) == ("length", 4 + len("".join(says[:32])))
+    assert reply["warnings"] == ["the answer was cut where one token had been repeated more than 30 times"]
+    # Unless it is meant to go on.
+    reply = (await client.post(path, json={**body, "options": {"ignore_eos": True}})).json()
+    assert reply["done_reason"] == "stop" and "warnings" not in reply
+    bench.add(behaviour={"says": ["a"] * 31 + ["b"] + ["a"] * 31}, metadata=metadata)
+    assert (await client.post(path, json=body)).json()["done_reason"] == "stop"
+
+
+async def test_a_model_that_is_stuck_in_its_thoughts_gives_no_answer(client: httpx2.AsyncClient, bench: Bench) -> None:
+    template = "{# <think></think> #}" + METADATA["tokenizer.chat_template"]
+    behaviour = {"says": ["<think>", *["hm "] * 50, "</think>"], "says_in_schema": ["{}"], "delay": 0.002}
+    bench.add(behaviour=behaviour, metadata={**METADATA, "tokenizer.chat_template": template})
+    body = {"model": "tiny", "messages": HI, "stream": False, "format": "json"}
+    reply = (await client.post("/api/chat", json=body)).json()
+    assert (reply["done_reason"], reply["message"]["content"]) == ("length", "")
+    assert reply["message"]["thinking"] == "hm " * 32
+    assert not any(status.running for status in bench.pool.status())

@@ -208,13 +208,6 @@ async def test_content_in_parts_with_an_image(client: httpx2.AsyncClient) -> Non
     assert response.json()["error"].startswith("registry.ollama.ai/library/tiny:latest does not support vision")
 
 
-@pytest.mark.parametrize("path", ["/api/chat", "/v1/chat/completions"])
-async def test_a_compressed_body_is_refused_and_not_taken_for_nonsense(client: httpx2.AsyncClient, path: str) -> None:
-    response = await client.post(path, content=b"(\xb5/\xfd", headers={"content-encoding": "zstd"})
-    assert response.status_code == 415
-    assert "bodies in the encoding 'zstd' are not read" in response.text
-
-
 async def test_options_at_the_top_are_said_to_have_no_effect(client: httpx2.AsyncClient) -> None:
     reply = (await post(client, "/api/chat", messages=HI, temperature=0, seed=123)).json()
     assert [warning.split()[0] for warning in reply["warnings"]] == ["'temperature'", "'seed'"]

@@ -103,6 +103,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> set[str]:
         ("OpenAIEmbed", completions.embeddings_request, {"model": "m", "input": "x"}),
         ("OpenAIResponse", responses.response_request, {"model": "m", "input": "x"}),
         ("Message", anthropic.message_request, {**CHAT, "max_tokens": 5, "cache_control": {}}),
+        ("MessageCount", anthropic.count_request, {**CHAT, "cache_control": {}}),
     ],
 )
 def test_the_fields_are_those_that_are_read(
@@ -142,6 +143,9 @@ EMBED = {"model": "tiny", "input": ["a", "b"]}
         ("GET", "/v1/models/nosuch", None, "OpenAIError"),
         ("POST", "/v1/messages", {**CHAT, "max_tokens": 5}, "Messaged"),
         ("POST", "/v1/messages", {}, "AnthropicError"),
+        ("POST", "/v1/messages/count_tokens", CHAT, "MessageCounted"),
+        ("POST", "/v1/messages/count_tokens", {}, "AnthropicError"),
+        ("POST", "/v1/completions", {"model": "tiny", "prompt": ["x", "y"]}, "OpenAICompleted"),
     ],
 )
 async def test_replies_are_what_is_said_of_them(

@@ -4,7 +4,7 @@
 or a file that holds just that, after the GGUF at its begin where it has one:
 
     pieces          how many pieces a sequence has (null: as many as max_tokens asks for, or no end)
-    text            the text of a piece
+    text            the text of a piece; each 25th has a full stop behind it
     says            the pieces of a sequence, in place of `pieces` and `text`: texts, or ids of control tokens
     says_in_schema  the same for sequences with a constraint
     delay           seconds between pieces
@@ -45,6 +45,7 @@ from rsllm.errors import ContextLengthError, ModelError
 from rsllm.runner import protocol, worker
 
 ROOT = Path(__file__).parents[2]
+VARIED = 25
 COMMAND = (sys.executable, str(Path(__file__)))
 
 
@@ -184,13 +185,15 @@ class FakeGeneration:
             return self.end("stop")
         if self.sent == self.options.get("max_tokens"):
             return self.end("length")
-        if self.sent == self.room:
+        if self.sent == self.room and not self.options.get("shift"):
             return self.end("context")
         self.sent += 1
         self.due = self.next_due()
         if self.says is not None:
             return self.say(self.says[self.sent - 1])
         text = self.behaviour.get("text", "ab")
+        if self.sent % VARIED == 0:  # or the server would take the model to be stuck
+            text = f"{text}."
         logprobs = None
         if self.options.get("logprobs") is not None:
             entry = {"id": 97, "text": text, "bytes": text.encode(), "logprob": -0.5}

@@ -13,6 +13,13 @@ BODY: dict[str, Any] = {"model": "m", "max_tokens": 5, "messages": [{"role": "us
 TOOL = {"name": "clock", "input_schema": {"type": "object"}}
 
 
+def test_a_count_needs_no_limit_and_wants_no_answer() -> None:
+    request = anthropic.count_request({"model": "m", "messages": BODY["messages"], "stream": True})
+    assert request.count_only and not request.stream
+    assert request.unsaid(0) == {"think_is_optional": True, "count_only": True}
+    assert anthropic.count_reply({"prompt_eval_count": 9}, request) == {"input_tokens": 9}
+
+
 def said(*blocks: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"role": "user", "content": list(blocks)}]
 

@@ -160,15 +160,34 @@ def test_completions() -> None:
         "frequency_penalty": 0.0, "presence_penalty": 0.0, "temperature": 1.0, "top_p": 1.0,
     }  # fmt: skip
     assert "logprobs" not in native
-    for fields in ({"prompt": ["a"]}, {"prompt": [1]}, {"prompt": "a", "best_of": 2}, {"prompt": "a", "n": 0}):
+    for fields in ({"prompt": "a", "best_of": 2}, {"prompt": "a", "n": 0}, {"prompt": ["a"] * 9, "n": 16}):
         with pytest.raises(ApiError):
             completions.completion_request({"model": "m", **fields})
 
 
+@pytest.mark.parametrize(
+    "prompt", [[], [[]], ["a", 1], [1, "a"], [[1], "a"], [-1], [2**32], [True], [1.5], {}, 3, [None]]
+)
+def test_what_is_no_prompt(prompt: Any) -> None:
+    with pytest.raises(ApiError, match=r"^prompt must be a text, a list of texts, a list of token ids"):
+        completions.completion_request({"model": "m", "prompt": prompt})
+
+
 def test_several_answers_have_several_seeds() -> None:
-    request = chat(n=3, seed=7)
+    request = openai.chat_request({"model": "m", "messages": USER, "n": 3, "seed": 7})
     assert [numbered(request, index)["options"].get("seed") for index in range(3)] == [7, 8, 9]
-    assert "seed" not in numbered(chat(n=3), 2)["options"]
+    assert "seed" not in numbered(openai.chat_request({"model": "m", "messages": USER, "n": 3}), 2)["options"]
+
+
+def test_several_prompts_are_several_requests() -> None:
+    body = {"model": "m", "prompt": ["a", "b"], "n": 2, "seed": 7}
+    request = completions.completion_request(body)
+    asked = [numbered(request, index) for index in range(request.answers)]
+    assert [(one["prompt"], one["options"]["seed"]) for one in asked] == [("a", 7), ("a", 8), ("b", 7), ("b", 8)]
+    request = completions.completion_request({"model": "m", "prompt": [[1, 2], [3]]})
+    assert "prompt" not in numbered(request, 0)
+    assert [request.unsaid(index) for index in range(2)] == [{"prompt_ids": (1, 2)}, {"prompt_ids": (3,)}]
+    assert completions.completion_request({"model": "m", "prompt": [1, 2]}).prompts == ((1, 2),)
     assert completions.completion_request({"model": "m", "prompt": "a", "n": 2, "best_of": 2}).copies == 2
 
 

@@ -66,10 +66,11 @@ PARTS: dict[str, set[str]] = {
 }  # fmt: skip
 # What the package may import from outside itself; the standard library is free.
 DEPENDENCIES = {
-    "click", "cryptography", "httpx2", "jinja2", "numpy", "opentelemetry", "prometheus_client", "rich", "starlette",
-    "uvicorn",
+    "backports", "click", "compression", "cryptography", "httpx2", "jinja2", "numpy", "opentelemetry",
+    "prometheus_client", "rich", "starlette", "uvicorn",
 }  # fmt: skip
 ONLY_IN = {
+    "backports": {"server"},
     "click": {"cli"},
     "cryptography": {"registry"},
     "httpx2": {"client", "registry"},

@@ -8,8 +8,9 @@ once.
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +23,29 @@ from rsllm.streams import Stats, Token
 __all__ = ["Answer"]
 
 _CONSTRAINTS = ("schema", "regex", "grammar")
+_MAY_REPEAT = ("ignore_eos", "regex", "grammar")
+
+REPEATS = 30
+"""How often a model may say the same token again before it is taken to be stuck, as in Ollama; blanks are all the same.
+Not where the request wants an answer without end (`ignore_eos`), or of a form that may want it."""
+
+
+class _Repeats:
+    """Counts how often the same comes in a row."""
+
+    def __init__(self, options: Mapping[str, Any]) -> None:
+        self._limit: float = math.inf if any(options.get(name) for name in _MAY_REPEAT) else REPEATS
+        self._last: str | None = None
+        self._count = 0
+
+    def are_too_many(self, token: Token) -> bool:
+        """With this one."""
+        if not token.ids:
+            return False
+        said = token.strip()
+        self._count = self._count + 1 if said == self._last else 0
+        self._last = said
+        return self._count > self._limit
 
 
 @dataclass
@@ -124,18 +148,25 @@ class Answer:
             pass
 
     async def _plain(self) -> AsyncIterator[Piece]:
+        begun = time.perf_counter_ns()
+        repeats = _Repeats(self._options)
         generation = await self._lease.generate(self._prompt.ids, self._options)
         async for token in generation:
             self.ids += token.ids
             logprobs = logprobs_of(token)
             if token or logprobs:
                 yield Piece(str(token), logprobs=logprobs)
+            if repeats.are_too_many(token):
+                generation.cancel()
+                self.stuck(len(self.ids), begun)
+                return
         self._ended(generation)
 
     async def _read(self, ids: list[int], options: dict[str, Any], parser: OutputParser) -> AsyncIterator[Piece]:
         begun = time.perf_counter_ns()
+        repeats = _Repeats(options)
         generation = await self._lease.generate(ids, options)
-        count = len(self.ids)
+        count, is_stuck = len(self.ids), False
         async for token in generation:
             self.ids += token.ids
             parts = parser.feed(token)
@@ -146,11 +177,17 @@ class Answer:
                 generation.cancel()
                 self.add_cut(len(self.ids) - count, 0, time.perf_counter_ns() - begun)
                 return
+            if is_stuck := repeats.are_too_many(token):
+                generation.cancel()
+                break
         for piece in self.shown(parser.finish()):
             yield piece
         if self._logprobs:
             yield Piece(logprobs=self._logprobs)
-        self._ended(generation)
+        if is_stuck:
+            self.stuck(len(self.ids) - count, begun)
+        else:
+            self._ended(generation)
 
     def shown(self, parts: Iterable[Part], token: Token | None = None) -> Iterable[Piece]:
         """The parts that somebody is to see; log probabilities wait for the next of them."""
@@ -185,6 +222,12 @@ class Answer:
         self._totals.generated += tokens
         self._totals.prefill += prefill
         self._totals.decode += decode
+
+    def stuck(self, tokens: int, begun: int) -> None:
+        """The model said the same over and over: the answer is cut there."""
+        self.add_cut(tokens, 0, time.perf_counter_ns() - begun)
+        self.reason = "length"
+        self.warnings.append(f"the answer was cut where one token had been repeated more than {REPEATS} times")
 
     def count_thinking(self, parser: OutputParser, parts: Iterable[Part], tokens: int) -> None:
         """Count the tokens of a piece as thoughts as long as the answer has not begun; where it begins within the
@@ -226,6 +269,7 @@ class _Thoughts:
         self._has_thought = False
         self._texts: list[str] = []
         self._stats: Stats | None = None
+        self._is_stuck = False
 
     async def pieces(self) -> AsyncIterator[Piece]:
         """The thoughts."""
@@ -234,6 +278,7 @@ class _Thoughts:
         if not self._end_ids:
             options["stop"] = [*options["stop"], self._end]
         begun = first = time.perf_counter_ns()
+        repeats = _Repeats(options)
         generation = await self._lease.generate(self._prompt.ids, options)
         async for token in generation:
             if not answer.ids:
@@ -243,9 +288,15 @@ class _Thoughts:
             for piece in answer.shown(self._thinking(parts), token):
                 yield piece
             answer.count_thinking(self._parser, parts, len(token.ids) if token else 0)
-            if not self._parser.is_thinking:
+            self._is_stuck = repeats.are_too_many(token)
+            if self._is_stuck or not self._parser.is_thinking:
                 generation.cancel()
                 break
+        if self._is_stuck:
+            answer.stuck(len(answer.ids), begun)
+            for piece in answer.shown(self._thinking(self._parser.finish())):
+                yield piece
+            return
         # What was generated behind the thoughts, to the end perhaps, does not count.
         self._stats = generation.stats if self._parser.is_thinking else None
         if self._stats is None:
@@ -260,6 +311,8 @@ class _Thoughts:
         """The tokens between the prompt and the constrained answer; `None` where there is room for none, or something
         else than the end of the thoughts has ended the answer."""
         stats, ids = self._stats, self._answer.ids
+        if self._is_stuck:
+            return None
         if stats is not None and (stats.finish_reason != "stop" or stats.stop_text not in (None, self._end)):
             return None
         if self._has_thought and stats is not None:

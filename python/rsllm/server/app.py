@@ -81,6 +81,7 @@ def _routes() -> list[Route]:
         _route("POST", "/v1/embeddings", dialects.embeddings),
         _route("POST", "/v1/responses", dialects.responses_route),
         _route("POST", "/v1/messages", dialects.messages),
+        _route("POST", "/v1/messages/count_tokens", dialects.count_tokens),
         _route("GET", "/v1/models", dialects.models),
         _route("GET", "/v1/models/{model:path}", dialects.model),
     ]

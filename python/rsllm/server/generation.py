@@ -18,7 +18,7 @@ from rsllm.server.answers import Answer
 from rsllm.server.errors import ApiError
 from rsllm.server.models import Served
 from rsllm.server.options import Options
-from rsllm.server.prompts import Fit, Prompt, chat_prompt, parts_prompt, raw_prompt
+from rsllm.server.prompts import Fit, Prompt, chat_prompt, check_ids, ids_prompt, parts_prompt, raw_prompt
 from rsllm.server.reading import Final, Piece, Reading
 from rsllm.server.schemas import ChatRequest, GenerateRequest, Inference
 from rsllm.server.service import Clock, Services, find, read_options, use
@@ -82,12 +82,13 @@ async def _run(
             return
         asked = _with_stops(asked, served, request, task)
         shift = served.facts.can_shift if request.shift is None else request.shift
-        prompt = await task.prompt(lease, Fit(request.truncate, shift, asked.num_keep))
+        fit = Fit(request.truncate, shift, asked.num_keep, is_free=request.count_only)
+        prompt = await task.prompt(lease, fit)
         warnings = [*asked.warnings, *_longer_context(request, lease), *task.warnings, *prompt.warnings]
         for warning in (*task.warnings, *prompt.warnings):
             log.warning("%s", warning)
-        if request.render_only:
-            yield Final("", warnings=warnings, rendered=prompt.text)
+        if request.render_only or request.count_only:
+            yield Final("", {"prompt_eval_count": len(prompt.ids)}, warnings, rendered=prompt.text)
             return
         shifting = {"shift": shift, "num_keep": max(0, asked.num_keep)}
         answer = Answer(lease, prompt, {**asked.sampling, **shifting}, task.reading)
@@ -112,6 +113,8 @@ def _longer_context(request: Inference, lease: Lease) -> list[str]:
 def _generate_task(served: Served, request: GenerateRequest) -> _Task:
     """How a prompt is answered; raises `ApiError` where the model cannot do what is asked."""
     abilities.check_generate(served, request)
+    if request.prompt_ids:
+        return _Task(lambda lease, fit: ids_prompt(lease, request.prompt_ids, fit))
     if request.raw:
         think = abilities.thinking(served, request) if request.think else None
         reading = _reading(served, served.chosen.template, think) if think else None
@@ -129,7 +132,7 @@ def _generate_task(served: Served, request: GenerateRequest) -> _Task:
     messages = _generate_messages(served, request)
 
     async def prompt(lease: Lease, fit: Fit) -> Prompt:
-        _check_context(lease, request)
+        check_ids(lease, request.context, "context")
         return await chat_prompt(
             lease, lambda kept: template.render(kept, think=think), messages, fit=fit, before=request.context
         )
@@ -151,18 +154,12 @@ async def _untemplated(lease: Lease, request: GenerateRequest, fit: Fit) -> Prom
     """The prompt of a model without any template: itself, as in Ollama."""
     if request.system:
         raise TemplateError(f"model {request.model!r} has no chat template, so a system message has no place")
-    _check_context(lease, request)
+    check_ids(lease, request.context, "context")
     prompt = await raw_prompt(lease, request.prompt, fit)
     if request.context:
         prompt = replace(prompt, ids=[*request.context, *prompt.ids])
     prompt.warnings.append("the model has no chat template: the prompt was sent as it is")
     return prompt
-
-
-def _check_context(lease: Lease, request: GenerateRequest) -> None:
-    vocab_size = int(lease.info.get("vocab_size") or 0)
-    if any(id >= vocab_size for id in request.context):
-        raise ApiError(400, f"field 'context' has a token beyond the vocabulary of {vocab_size}")
 
 
 # Prompts of /api/chat.

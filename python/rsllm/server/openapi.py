@@ -95,6 +95,10 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation(
         "POST", "/v1/messages", "A message", "Anthropic", "Message", "Messaged", EVENTS, MODEL, error="AnthropicError"
     ),
+    Operation(
+        "POST", "/v1/messages/count_tokens", "How long a prompt is", "Anthropic", "MessageCount", "MessageCounted",
+        statuses=MODEL, error="AnthropicError",
+    ),
 )  # fmt: skip
 
 _STATUS_TEXTS = {
@@ -104,6 +108,7 @@ _STATUS_TEXTS = {
     404: "The model is not there.",
     408: "The request did not come to its end in time.",
     413: "The body is larger than RSLLM_MAX_BODY.",
+    415: "The body is compressed in a way that is not read.",
     500: "A failure of the server; the log has more of it under the request's id.",
     502: "A registry failed.",
     503: "As many requests wait as may, or the server is shutting down.",
@@ -147,7 +152,7 @@ def _described(operation: Operation) -> Schema:
     }
     if operation.success == 201:  # the blob was there already
         described["responses"]["200"] = {"description": "It was there already."}
-    for status in sorted({*operation.statuses, 401, 403, *((408,) if operation.request else ())}):
+    for status in sorted({*operation.statuses, 401, 403, *((408, 415) if operation.request else ())}):
         content = {JSON: {"schema": _reference("Health" if operation.path == "/readyz" else operation.error)}}
         reply: Schema = {"description": _STATUS_TEXTS[status]}
         described["responses"][str(status)] = reply if operation.method == "HEAD" else {**reply, "content": content}

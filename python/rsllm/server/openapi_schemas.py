@@ -294,6 +294,8 @@ def _openai() -> dict[str, Schema]:
     }
     head: dict[str, Schema] = {"id": STRING, "object": STRING, "created": COUNT, "model": STRING, "warnings": WARNINGS}
     finish = {"finish_reason": _words("stop", "length", "tool_calls", "content_filter", None)}
+    ids: Schema = {**_list(COUNT), "minItems": 1}
+    prompts: Schema = {"anyOf": [STRING, {**TEXTS, "minItems": 1}, ids, {**_list(ids), "minItems": 1}]}
     effort = _words("none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max")
     choice: Schema = {"anyOf": [_words("none", "auto", "required"), OBJECT]}
     model = _object("id object created owned_by", id=STRING, object=STRING, created=INTEGER, owned_by=STRING)
@@ -332,7 +334,7 @@ def _openai() -> dict[str, Schema]:
             **head,
         ),
         "OpenAICompletion": _object(
-            "model", prompt=STRING, suffix=STRING, logprobs=TOP, best_of=COUNT, echo=BOOLEAN, **sampling
+            "model", prompt=prompts, suffix=STRING, logprobs=TOP, best_of=COUNT, echo=BOOLEAN, **sampling
         ),
         "OpenAICompleted": _object(
             "id object created model choices usage",
@@ -389,28 +391,30 @@ def _openai() -> dict[str, Schema]:
 
 def _anthropic() -> dict[str, Schema]:
     blocks: Schema = {"anyOf": [STRING, _list(_object("type", type=STRING, text=STRING))]}
+    message: dict[str, Schema] = {
+        "model": MODEL,
+        "max_tokens": {"type": "integer", "minimum": 1},
+        "messages": {**_list(_object("role content", role=STRING, content=blocks)), "minItems": 1},
+        "system": blocks,
+        "stream": BOOLEAN,
+        "temperature": TEMPERATURE,
+        "top_p": SHARE,
+        "top_k": COUNT,
+        "truncate": TRUNCATE,
+        "stop_sequences": TEXTS,
+        "thinking": _object("type", type=STRING, budget_tokens=COUNT),
+        "output_config": _object(effort=STRING),
+        "tools": _list(_object("name", name=STRING, description=STRING, input_schema=OBJECT)),
+        "tool_choice": _object("type", type=_words("auto", "any", "none", "tool"), name=STRING),
+        "cache_control": OBJECT,
+    }
     return {
         "AnthropicError": _object(
             "type error", type=STRING, error=_object("type message", type=STRING, message=STRING), request_id=STRING
         ),
-        "Message": _object(
-            "model messages max_tokens",
-            model=MODEL,
-            max_tokens={"type": "integer", "minimum": 1},
-            messages={**_list(_object("role content", role=STRING, content=blocks)), "minItems": 1},
-            system=blocks,
-            stream=BOOLEAN,
-            temperature=TEMPERATURE,
-            top_p=SHARE,
-            top_k=COUNT,
-            truncate=TRUNCATE,
-            stop_sequences=TEXTS,
-            thinking=_object("type", type=STRING, budget_tokens=COUNT),
-            output_config=_object(effort=STRING),
-            tools=_list(_object("name", name=STRING, description=STRING, input_schema=OBJECT)),
-            tool_choice=_object("type", type=_words("auto", "any", "none", "tool"), name=STRING),
-            cache_control=OBJECT,
-        ),
+        "Message": _object("model messages max_tokens", **message),
+        "MessageCount": _object("model messages", **message),
+        "MessageCounted": _object("input_tokens", input_tokens=COUNT, warnings=WARNINGS),
         "Messaged": _object(
             "id type role model content stop_reason usage",
             id=STRING,

@@ -14,8 +14,9 @@ from typing import Any
 
 from rsllm.errors import ContextLengthError, OptionError
 from rsllm.runner.pool import Lease
+from rsllm.server.errors import ApiError
 
-__all__ = ["Fit", "Prompt", "chat_prompt", "parts_prompt", "raw_prompt"]
+__all__ = ["Fit", "Prompt", "chat_prompt", "check_ids", "ids_prompt", "parts_prompt", "raw_prompt"]
 
 Message = dict[str, Any]
 Part = tuple[str, bool]
@@ -34,6 +35,8 @@ class Fit:
     """Cut the middle of what is left."""
     num_keep: int = 4
     """Tokens at the beginning that stay."""
+    is_free: bool = False
+    """It need not fit: nobody is going to answer it."""
 
 
 @dataclass
@@ -55,6 +58,21 @@ async def raw_prompt(lease: Lease, text: str, fit: Fit) -> Prompt:
     prompt = Prompt(ids, text)
     _cut(prompt, lease, fit)
     return prompt
+
+
+async def ids_prompt(lease: Lease, ids: Sequence[int], fit: Fit) -> Prompt:
+    """Token ids as they are; raises `ApiError` where the model does not have them."""
+    check_ids(lease, ids, "prompt")
+    prompt = Prompt(list(ids), "")
+    _cut(prompt, lease, fit)
+    return prompt
+
+
+def check_ids(lease: Lease, ids: Sequence[int], name: str) -> None:
+    """Refuse ids in a field of the request that the model does not have; raises `ApiError`."""
+    vocab_size = int(lease.info.get("vocab_size") or 0)
+    if any(id >= vocab_size for id in ids):
+        raise ApiError(400, f"field {name!r} has a token beyond the vocabulary of {vocab_size}")
 
 
 async def parts_prompt(lease: Lease, parts: list[Part], fit: Fit) -> Prompt:
@@ -79,7 +97,7 @@ async def chat_prompt(
 
     prompt = await render(messages)
     limit = _limit(lease)
-    if len(prompt.ids) > limit and fit.truncate:
+    if len(prompt.ids) > limit and fit.truncate and not fit.is_free:
         starts = _starts(messages)
         # The least to drop is searched for by halves: trying each message in turn takes very long for a long one.
         low, high = 0, len(starts) - 1
@@ -142,7 +160,7 @@ def _limit(lease: Lease) -> int:
 def _cut(prompt: Prompt, lease: Lease, fit: Fit) -> None:
     limit = _limit(lease)
     count = len(prompt.ids)
-    if count <= limit:
+    if count <= limit or fit.is_free:
         return
     if not (fit.truncate and fit.shift):
         raise ContextLengthError(

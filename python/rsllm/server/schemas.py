@@ -37,6 +37,8 @@ class Inference:
     logprobs: int | None = None
     """How many alternatives of each token; `None`: no log probabilities."""
     render_only: bool = False
+    count_only: bool = False
+    """Only the length of the prompt is wanted, whether it fits or not."""
     warnings: tuple[str, ...] = ()
 
 
@@ -45,6 +47,8 @@ class GenerateRequest(Inference):
     """`POST /api/generate`."""
 
     prompt: str = ""
+    prompt_ids: tuple[int, ...] = ()
+    """The prompt as token ids, in place of a text; it is sent as it is."""
     suffix: str = ""
     system: str | None = None
     template: str = ""
@@ -75,7 +79,7 @@ class GenerateRequest(Inference):
     @property
     def is_empty(self) -> bool:
         """Only to load or unload the model."""
-        return not self.prompt
+        return not self.prompt and not self.prompt_ids
 
 
 @dataclass(frozen=True, kw_only=True)

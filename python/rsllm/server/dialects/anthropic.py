@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from rsllm.server.body import refuse
@@ -23,7 +24,7 @@ from rsllm.server.dialects.common import (
 from rsllm.server.dialects.openai import arguments_text, set_tools
 from rsllm.server.errors import ApiError
 
-__all__ = ["MessageStream", "error_reply", "message_reply", "message_request"]
+__all__ = ["MessageStream", "count_reply", "count_request", "error_reply", "message_reply", "message_request"]
 
 _ERROR_TYPES = {
     400: "invalid_request_error",
@@ -81,6 +82,17 @@ def message_request(body: Mapping[str, Any]) -> Translated:
         think_is_optional=True,
         echo={"input_tokens": len(json.dumps(native["messages"]).encode()) // _BYTES_PER_TOKEN},
     )
+
+
+def count_request(body: Mapping[str, Any]) -> Translated:
+    """A request to count the tokens of a prompt: that of a message, of which no answer is wanted."""
+    asked = message_request({**body, "max_tokens": 1, "stream": False})
+    return replace(asked, count_only=True)
+
+
+def count_reply(native: Mapping[str, Any], request: Translated) -> Json:
+    """The count, of the native answer."""
+    return {"input_tokens": native.get("prompt_eval_count", 0)} | merged_warnings(request, native)
 
 
 def message_reply(native: Mapping[str, Any], request: Translated) -> Json:

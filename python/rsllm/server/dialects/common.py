@@ -71,9 +71,13 @@ class Translated:
     warnings: tuple[str, ...] = ()
     include_usage: bool = False
     copies: int = 1
-    """How many answers are wanted."""
+    """How many answers are wanted to each prompt."""
+    prompts: tuple[str | tuple[int, ...], ...] = ()
+    """The prompts, where there may be several: texts, or token ids. Otherwise `native` has the only one."""
     think_is_optional: bool = False
     """A model that cannot think is no reason to refuse: the server goes on without, and says so."""
+    count_only: bool = False
+    """No answer is wanted, but the length of the prompt."""
     echo: Json = field(default_factory=dict)
     """What the reply repeats."""
 
@@ -81,6 +85,19 @@ class Translated:
     def model(self) -> str:
         """As the client wrote it."""
         return str(self.native.get("model", ""))
+
+    def unsaid(self, index: int) -> Json:
+        """What the native request for an answer has that no client of the native route can say."""
+        found: Json = {"think_is_optional": True} if self.think_is_optional else {}
+        if self.count_only:
+            found["count_only"] = True
+        prompt = self.prompts[index // self.copies] if self.prompts else ""
+        return found | ({"prompt_ids": prompt} if isinstance(prompt, tuple) else {})
+
+    @property
+    def answers(self) -> int:
+        """How many there will be."""
+        return self.copies * max(1, len(self.prompts))
 
     @property
     def stream(self) -> bool:

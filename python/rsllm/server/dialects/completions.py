@@ -24,14 +24,16 @@ __all__ = [
 ]
 
 _IDS = 999
+PROMPTS_LIMIT = 128
+"""Most answers to one request with a list of prompts; each takes a place of the model, or waits for one."""
 
 
 def completion_request(body: Mapping[str, Any]) -> Translated:
-    """A text completion in native terms: the model's template is applied to the prompt."""
+    """Text completions in native terms: the model's template is applied to a prompt that is a text, and not to one
+    that is token ids."""
     fields = Fields(body)
-    prompt = fields.take("prompt")
-    if prompt is not None and not isinstance(prompt, str):
-        raise ApiError(400, "prompt must be a text: lists of prompts and of token ids are not supported")
+    prompts = _prompts(fields.take("prompt"))
+    is_text = len(prompts) == 1 and isinstance(prompts[0], str)
     options = {"frequency_penalty": 0.0, "presence_penalty": 0.0, **sampling_options(fields)}
     options["top_p"] = options["top_p"] or 1.0
     most, biases, top = fields.count("max_tokens"), fields.mapping("logit_bias"), fields.count("logprobs")
@@ -39,7 +41,7 @@ def completion_request(body: Mapping[str, Any]) -> Translated:
     native: Json = {
         "model": fields.text("model"),
         "stream": fields.flag("stream", False),
-        "prompt": prompt or "",
+        **({"prompt": prompts[0]} if is_text else {}),
         "options": options,
         **fitting(fields),
     }
@@ -50,6 +52,8 @@ def completion_request(body: Mapping[str, Any]) -> Translated:
     wanted = copies(fields)
     if fields.count("best_of") not in (None, wanted):
         raise ApiError(400, "best_of must be n: all answers that are made are sent")
+    if len(prompts) > 1 and wanted * len(prompts) > PROMPTS_LIMIT:
+        raise ApiError(400, f"prompt asks for {wanted * len(prompts)} answers, and at most {PROMPTS_LIMIT} are given")
     fields.default_only("echo", False)
     return Translated(
         native=native,
@@ -57,8 +61,26 @@ def completion_request(body: Mapping[str, Any]) -> Translated:
         created=now(),
         include_usage=fields.mapping("stream_options").get("include_usage") is True,
         copies=wanted,
+        prompts=() if is_text else prompts,
         warnings=tuple(fields.ignored()),
     )
+
+
+def _prompts(value: Any) -> tuple[str | tuple[int, ...], ...]:
+    """A text, a list of texts, token ids, or a list of lists of those."""
+    if value is None or isinstance(value, str):
+        return (value or "",)
+    if isinstance(value, list) and value:
+        if all(isinstance(item, str) for item in value):
+            return tuple(value)
+        lists = value if isinstance(value[0], list) else [value]
+        if all(map(_are_ids, lists)):
+            return tuple(map(tuple, lists))
+    raise ApiError(400, "prompt must be a text, a list of texts, a list of token ids, or a list of such lists")
+
+
+def _are_ids(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and all(type(id) is int and 0 <= id < 2**32 for id in value)
 
 
 def completion_reply(native: Mapping[str, Any], request: Translated) -> Json:

@@ -1,6 +1,6 @@
-"""Several answers to one request (`n`), of OpenAI's chat and text completions: one reply, or one stream, of them all.
+"""Several answers to one request (`n`, or a list of prompts), of OpenAI's: one reply, or one stream, of them all.
 
-Each answer is translated as if it were the only one, and then put beside the others. The prompt is counted once.
+Each answer is translated as if it were the only one, and then put beside the others. Each prompt is counted once.
 """
 
 from __future__ import annotations
@@ -17,19 +17,22 @@ class _Stream(Protocol):
     def feed(self, chunk: Mapping[str, Any]) -> Iterator[Event]: ...
 
 
-def numbered(native: Mapping[str, Any], index: int) -> Json:
-    """The native request for one of the answers: with the same seed they would all be the same."""
-    options = dict(native.get("options") or {})
-    if index and isinstance(options.get("seed"), int):
-        options["seed"] += index
-    return {**native, "options": options}
+def numbered(request: Translated, index: int) -> Json:
+    """The native request for one of the answers, those to the first prompt first: with the same seed they would all be
+    the same."""
+    which, copy = divmod(index, request.copies)
+    options = dict(request.native.get("options") or {})
+    if copy and isinstance(options.get("seed"), int):
+        options["seed"] += copy
+    prompt = {"prompt": request.prompts[which]} if request.prompts and isinstance(request.prompts[which], str) else {}
+    return {**request.native, **prompt, "options": options}
 
 
-def merged_replies(replies: Sequence[Mapping[str, Any]]) -> Json:
+def merged_replies(replies: Sequence[Mapping[str, Any]], request: Translated) -> Json:
     """Whole replies as one."""
     choices = [{**choice, "index": index} for index, reply in enumerate(replies) for choice in reply["choices"]]
     warnings = list(dict.fromkeys(warning for reply in replies for warning in reply.get("warnings", ())))
-    usage = _sum([reply["usage"] for reply in replies])
+    usage = _sum([reply["usage"] for reply in replies], request.copies)
     merged = {**replies[0], "choices": choices, "usage": usage}
     merged.pop("warnings", None)
     return merged | ({"warnings": warnings} if warnings else {})
@@ -39,11 +42,12 @@ class SeveralStream:
     """Native chunks of several answers, in whatever order they come, as events of one stream."""
 
     def __init__(self, request: Translated, stream: Callable[[Translated], _Stream]) -> None:
-        self._streams = [stream(request) for _ in range(request.copies)]
+        self._streams = [stream(request) for _ in range(request.answers)]
         self._include_usage = request.include_usage
-        self._usages: list[Json] = []
+        self._copies = request.copies
+        self._usages: dict[int, Json] = {}
         self._head: Json = {}
-        self._left = request.copies
+        self._left = request.answers
         self._said: set[str] = set()
 
     def feed(self, index: int, chunk: Mapping[str, Any]) -> Iterator[Event]:
@@ -53,14 +57,15 @@ class SeveralStream:
                 continue  # the end of one
             if event.data.get("choices") == []:
                 self._head = event.data
-                self._usages.append(event.data["usage"])
+                self._usages[index] = event.data["usage"]
                 continue
             yield Event(self._numbered(event.data, index), event.name)
         if chunk.get("done"):
             self._left -= 1
             if not self._left:
                 if self._include_usage:
-                    yield Event({**self._head, "usage": _sum(self._usages)})
+                    usages = [self._usages[index] for index in sorted(self._usages)]
+                    yield Event({**self._head, "usage": _sum(usages, self._copies)})
                 yield DONE
 
     def _numbered(self, data: Json, index: int) -> Json:
@@ -70,9 +75,13 @@ class SeveralStream:
         return data | ({"warnings": warnings} if warnings else {})
 
 
-def _sum(usages: Sequence[Mapping[str, Any]]) -> Json:
+def _sum(usages: Sequence[Mapping[str, Any]], copies: int) -> Json:
     completion = sum(usage["completion_tokens"] for usage in usages)
-    prompt = usages[0]["prompt_tokens"]
-    summed = {**usages[0], "completion_tokens": completion, "total_tokens": prompt + completion}
+    prompt = sum(usage["prompt_tokens"] for usage in usages[::copies])
+    counts = {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion}
+    summed = {**usages[0], **counts}
+    cached = sum(usage.get("prompt_tokens_details", {}).get("cached_tokens", 0) for usage in usages[::copies])
+    if cached:
+        summed["prompt_tokens_details"] = {"cached_tokens": cached}
     thinking = sum(usage.get("completion_tokens_details", {}).get("reasoning_tokens", 0) for usage in usages)
     return summed | ({"completion_tokens_details": {"reasoning_tokens": thinking}} if thinking else {})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -10,13 +11,19 @@ from starlette.requests import Request
 
 from rsllm.errors import ModelNameError
 from rsllm.server.body import Body
+from rsllm.server.encodings import INFLATED_BYTES, inflated, is_known
 from rsllm.server.errors import ApiError
 from rsllm.server.service import Services
 from rsllm.server.streaming import EventResponse
 from rsllm.store.name import ModelName
 from rsllm.store.progress import Progress
 
-__all__ = ["model_name", "progress_response", "read_body", "services_of"]
+__all__ = ["BODY_SECONDS", "SLOWEST_RATE", "model_name", "paced", "progress_response", "read_body", "services_of"]
+
+BODY_SECONDS = 300.0
+"""How long a body that is read as a whole may take, however steadily it comes; less where RSLLM_REQUEST_TIMEOUT is."""
+SLOWEST_RATE = 1024
+"""Bytes a second, of an upload; less than that for as long as RSLLM_CLIENT_TIMEOUT, and it is given up."""
 
 # Beyond it parsing takes long enough to be felt by others.
 _INLINE_BYTES = 1 << 18
@@ -29,11 +36,24 @@ def services_of(request: Request) -> Services:
 
 
 async def read_body(request: Request) -> Body:
-    """The body, parsed; 413 where it is larger than RSLLM_MAX_BODY, 415 where it is compressed."""
-    encoding = request.headers.get("content-encoding", "identity").strip().lower()
-    if encoding not in ("", "identity"):
+    """The body, parsed. 413 where it is larger than RSLLM_MAX_BODY, 415 where it is in an encoding that is not read,
+    408 where it takes longer than it may."""
+    settings = services_of(request).config
+    seconds = min(BODY_SECONDS, settings.request_seconds or BODY_SECONDS)
+    encoding = request.headers.get("content-encoding", "").strip().lower() or "identity"
+    if encoding != "identity" and not is_known(encoding):
         raise ApiError(415, f"bodies in the encoding {encoding[:60]!r} are not read", hint="send it uncompressed")
-    limit = services_of(request).config.max_body_bytes
+    try:
+        async with asyncio.timeout(seconds):
+            data = await _received(request, settings.max_body_bytes)
+    except TimeoutError:
+        raise ApiError(408, f"the body did not come to its end within {seconds:g} s") from None
+    if encoding == "identity" and len(data) < _INLINE_BYTES:
+        return Body.parse(data)
+    return await asyncio.to_thread(_parsed, data, encoding, settings.max_body_bytes)
+
+
+async def _received(request: Request, limit: int) -> bytes:
     too_large = ApiError(
         413, f"the body is larger than {limit:,} bytes", hint="RSLLM_MAX_BODY sets how much the server reads"
     )
@@ -45,9 +65,28 @@ async def read_body(request: Request) -> Body:
         data += chunk
         if len(data) > limit:
             raise too_large
-    if len(data) < _INLINE_BYTES:
-        return Body.parse(bytes(data))
-    return await asyncio.to_thread(Body.parse, bytes(data))
+    return bytes(data)
+
+
+def _parsed(data: bytes, encoding: str, limit: int) -> Body:
+    if encoding != "identity":
+        data = inflated(data, encoding, min(limit, INFLATED_BYTES))
+    return Body.parse(data)
+
+
+async def paced(request: Request) -> AsyncIterator[bytes]:
+    """The pieces of a body that may take as long as it likes, but must get on: 408 where hardly anything comes."""
+    seconds = services_of(request).config.client_seconds
+    begun, count = time.monotonic(), 0
+    async for chunk in request.stream():
+        yield chunk
+        count += len(chunk)
+        now = time.monotonic()
+        if now - begun < seconds:
+            continue
+        if count < SLOWEST_RATE * (now - begun):
+            raise ApiError(408, f"the body comes at less than {SLOWEST_RATE:,} bytes a second")
+        begun, count = now, 0
 
 
 def model_name(text: str, *, required: str = "model is required") -> ModelName:

@@ -26,7 +26,16 @@ from rsllm.server.routes.several import interleaved
 from rsllm.server.schemas import ChatRequest, EmbedRequest, GenerateRequest
 from rsllm.server.streaming import EventResponse, JsonResponse, Wire
 
-__all__ = ["chat_completions", "completions_route", "embeddings", "messages", "model", "models", "responses_route"]
+__all__ = [
+    "chat_completions",
+    "completions_route",
+    "count_tokens",
+    "embeddings",
+    "messages",
+    "model",
+    "models",
+    "responses_route",
+]
 
 Json = dict[str, Any]
 EVENT_STREAM = "text/event-stream"
@@ -64,6 +73,7 @@ _MESSAGE = _Dialect(
     anthropic.message_request, anthropic.message_reply, anthropic.MessageStream, anthropic.error_reply,
     ChatRequest.read, inference.chat_events,
 )  # fmt: skip
+_COUNT = replace(_MESSAGE, request=anthropic.count_request, reply=anthropic.count_reply)
 
 
 async def chat_completions(request: Request) -> Response:
@@ -84,6 +94,11 @@ async def responses_route(request: Request) -> Response:
 async def messages(request: Request) -> Response:
     """`POST /v1/messages`."""
     return await _answer(request, _MESSAGE)
+
+
+async def count_tokens(request: Request) -> Response:
+    """`POST /v1/messages/count_tokens`: how long a prompt would be, whether it fits or not."""
+    return await _answer(request, _COUNT)
 
 
 async def embeddings(request: Request) -> Response:
@@ -120,10 +135,10 @@ async def _answer(request: Request, dialect: _Dialect) -> Response:
     services = services_of(request)
     try:
         asked = dialect.request((await read_body(request)).members())
-        native = [_native(dialect, asked, index) for index in range(asked.copies)]
+        native = [_native(dialect, asked, index) for index in range(asked.answers)]
     except Exception as error:
         return _refusal(request, dialect.error, error)
-    stream = asked.stream and not native[0].is_empty
+    stream = asked.stream and not all(one.is_empty for one in native)
     chunks = [dialect.events(services, one, stream=stream) for one in native]
     if len(chunks) > 1:
         events, late = _several(chunks, dialect, asked, stream)
@@ -137,8 +152,9 @@ async def _answer(request: Request, dialect: _Dialect) -> Response:
 
 def _native(dialect: _Dialect, asked: Translated, index: int) -> Any:
     """The native request, or one of several."""
-    native = dialect.read(Body(asked.native if asked.copies == 1 else numbered(asked.native, index)))
-    return replace(native, think_is_optional=True) if asked.think_is_optional else native
+    native = dialect.read(Body(numbered(asked, index)))
+    unsaid = asked.unsaid(index)
+    return replace(native, **unsaid) if unsaid else native
 
 
 async def _translated(chunks: AsyncIterator[Json], translate: Callable[[Json], Any]) -> AsyncIterator[Any]:
@@ -169,7 +185,7 @@ def _several(
         finally:
             await pairs.aclose()  # type: ignore[attr-defined]
         if not stream:
-            yield merged_replies([whole[index] for index in sorted(whole)])
+            yield merged_replies([whole[index] for index in sorted(whole)], asked)
 
     return events(), dialect.stream(asked).feed
 

@@ -16,7 +16,7 @@ from rsllm.errors import GgufError, ModelNotFoundError, TemplateError
 from rsllm.refs.sources import is_source
 from rsllm.server import options
 from rsllm.server.errors import ApiError
-from rsllm.server.routes.common import model_name, progress_response, read_body, services_of
+from rsllm.server.routes.common import model_name, paced, progress_response, read_body, services_of
 from rsllm.server.schemas import TransferRequest
 from rsllm.server.service import Services, in_thread
 from rsllm.store.digest import Digest
@@ -100,7 +100,7 @@ async def upload(request: Request) -> Response:
     pieces = _Pieces()
     writing = asyncio.create_task(asyncio.to_thread(store.add_blob, pieces, digest))
     try:
-        async for chunk in request.stream():
+        async for chunk in paced(request):
             if not await pieces.put(chunk, writing):
                 break
         await pieces.put(None, writing)
