@@ -61,9 +61,9 @@ async def test_an_end_for_want_of_tokens_or_context_is_length(client: httpx2.Asy
     assert (reply["done_reason"], reply["eval_count"]) == ("length", 2)
     assert "warnings" not in reply
     bench.add("small", {"pieces": None, "text": "x"})
-    reply = (await ask(client, model="small", options={"num_ctx": 64})).json()
+    reply = (await ask(client, model="small", options={"num_ctx": 128, "ignore_eos": True})).json()
     assert reply["done_reason"] == "length"
-    assert reply["warnings"] == ["stopped because the context of 64 tokens is full"]
+    assert reply["warnings"] == ["stopped because the context of 128 tokens is full"]
 
 
 @pytest.mark.parametrize("keep_alive", [None, "10m", -1])

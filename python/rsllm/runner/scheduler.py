@@ -234,6 +234,7 @@ class Scheduler:
             return
         if not ticket.placed:
             entry.queue.remove(ticket)
+            self.metrics.abandoned += 1
         entry.running.pop(ticket, None)
         ticket.tokens, ticket.placed = None, False
         self._fill(entry)
@@ -249,10 +250,7 @@ class Scheduler:
             self.metrics.abandoned += 1
             self._abort_unwanted()
         else:
-            if ticket.tokens is not None:
-                if not ticket.placed:
-                    self.metrics.abandoned += 1
-                self.leave_place(ticket)
+            self.leave_place(ticket)
             entry.holders.discard(ticket)
             entry.keep_alive, entry.last_used = ticket.keep_alive, self._effects.now()
         self._advance()

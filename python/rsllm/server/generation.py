@@ -7,6 +7,7 @@ closing it cancels the sequence and gives the model back.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -24,11 +25,14 @@ from rsllm.server.schemas import ChatRequest, GenerateRequest, Inference
 from rsllm.server.service import Clock, Services, find, read_options, use
 from rsllm.server.templates import PromptTemplate, known_stops
 
-__all__ = ["chat", "generate"]
+__all__ = ["CONTEXTS", "chat", "generate"]
 
 log = logging.getLogger("rsllm.server")
 
 Message = dict[str, Any]
+
+CONTEXTS = 10
+"""How many times its context an answer without a limit may be long, where it may go on when the context is full."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,8 @@ async def _run(
             return
         asked = _with_stops(asked, served, request, task)
         shift = served.facts.can_shift if request.shift is None else request.shift
-        fit = Fit(request.truncate, shift, asked.num_keep, is_free=request.count_only)
+        most = asked.sampling["max_tokens"]
+        fit = Fit(request.truncate, shift, asked.num_keep, most, is_free=request.count_only)
         prompt = await task.prompt(lease, fit)
         warnings = [*asked.warnings, *_longer_context(request, lease), *task.warnings, *prompt.warnings]
         for warning in (*task.warnings, *prompt.warnings):
@@ -90,13 +95,37 @@ async def _run(
         if request.render_only or request.count_only:
             yield Final("", {"prompt_eval_count": len(prompt.ids)}, warnings, rendered=prompt.text)
             return
-        shifting = {"shift": shift, "num_keep": max(0, asked.num_keep)}
-        answer = Answer(lease, prompt, {**asked.sampling, **shifting}, task.reading)
+        full = _when_full(asked, request, shift, len(prompt.ids), int(lease.info["context"]))
+        sampling = {**asked.sampling, **full}
+        answer = Answer(lease, prompt, sampling, task.reading)
         async for piece in answer.pieces():
             yield piece
         context = [*prompt.ids, *answer.ids] if task.with_context else None
         metrics = {**clock.metrics(), **answer.metrics}
+        if (known := metrics["cached_tokens"]) < metrics["prompt_eval_count"] - 1:
+            # Who edits an earlier message without knowing finds out here where.
+            log.debug("the prompt diverged from what is cached at token %d of %d", known, len(prompt.ids))
+        if asked.sampling["max_tokens"] is None and metrics["eval_count"] >= full.get("max_tokens", math.inf):
+            count = metrics["eval_count"]
+            warnings.append(f"stopped after {count} tokens, since no num_predict says how many there may be")
         yield Final(answer.reason, metrics, [*warnings, *answer.warnings], context)
+
+
+def _when_full(asked: Options, request: Inference, can_shift: bool, prompt: int, context: int) -> dict[str, Any]:
+    """What the engine is to do when the context is full: forget the older half and go on, or end.
+
+    An answer without a limit ends there, or a model that goes round in circles would do so for ever. Where the prompt
+    has left it less than a quarter of the context it may go on, up to the length of one; where the request asks for a
+    shift in so many words, up to Ollama's limit. With `num_predict` -2 it fills the context, and that is all.
+    """
+    limit = asked.sampling["max_tokens"]
+    if limit is None:
+        is_asked = request.shift is True and not asked.fills_context
+        has_room = context - prompt >= context // 4
+        if asked.fills_context or (has_room and not is_asked):
+            return {"shift": False}
+        limit = (CONTEXTS if is_asked else 1) * context
+    return {"shift": can_shift, "num_keep": max(0, asked.num_keep), "max_tokens": limit}
 
 
 def _longer_context(request: Inference, lease: Lease) -> list[str]:

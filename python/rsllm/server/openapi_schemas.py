@@ -108,7 +108,10 @@ def _native() -> dict[str, Schema]:
         "format": FORMAT,
         "think": THINK,
         "truncate": {**BOOLEAN, "default": True, "description": "A prompt that is too long may lose a part."},
-        "shift": {**BOOLEAN, "default": True, "description": "A full context may go on without its oldest tokens."},
+        "shift": {
+            **BOOLEAN,
+            "description": "A full context goes on without its older half. If not given: where an answer has a limit.",
+        },
         "logprobs": BOOLEAN,
         "top_logprobs": TOP,
         "_debug_render_only": {**BOOLEAN, "description": "Reply with the prompt that the template makes."},

@@ -23,6 +23,7 @@ __all__ = ["LOADING", "SAMPLING", "Options", "read"]
 log = logging.getLogger("rsllm.server")
 
 DEFAULT_NUM_KEEP = 4
+FILL_CONTEXT = -2
 _THREADS_LIMIT = 4096
 _INT_LIMIT = 2**31 - 1
 
@@ -44,6 +45,8 @@ class Options:
     """Complete, as `rsllm.options.validate` returns it."""
     runner: RunnerOptions
     num_keep: int = DEFAULT_NUM_KEEP
+    fills_context: bool = False
+    """The answer is to be as long as the context has room for, whatever may happen then: `num_predict` -2."""
     warnings: list[str] = field(default_factory=list)
 
 
@@ -101,6 +104,7 @@ def read(
         sampling=_validated(sampling),
         runner=RunnerOptions(context=context.tokens, threads=threads, mmap=loading.get("use_mmap")),
         num_keep=num_keep,
+        fills_context=given.get("num_predict", given.get("max_tokens")) == FILL_CONTEXT,
         warnings=warnings,
     )
 

@@ -35,6 +35,8 @@ class Fit:
     """Cut the middle of what is left."""
     num_keep: int = 4
     """Tokens at the beginning that stay."""
+    answer: int | None = None
+    """Tokens of the answer that there must be room for; `None`: nobody knows."""
     is_free: bool = False
     """It need not fit: nobody is going to answer it."""
 
@@ -172,8 +174,9 @@ def _cut(prompt: Prompt, lease: Lease, fit: Fit) -> None:
         )
     special = lease.special_tokens
     keep = min(fit.num_keep + bool(special.get("add_bos")), limit // 2)
-    # As Ollama does: half of what is not kept stays free for the answer.
-    total = limit + 1 - max((limit + 1 - keep) // 2, 1)
+    # As in Ollama half of what is not kept stays free for the answer, but no more than it may take.
+    free = max((limit + 1 - keep) // 2, 1)
+    total = limit + 1 - (free if fit.answer is None else min(free, max(fit.answer, 1)))
     tail = max(total - keep, 1)
     prompt.ids = prompt.ids[:keep] + prompt.ids[count - tail :]
     prompt.warnings.append(
