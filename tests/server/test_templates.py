@@ -87,6 +87,9 @@ async def test_what_is_put_aside_is_said(client: httpx2.AsyncClient, bench: Benc
     [warning] = (await client.post("/api/generate", json=body)).json()["warnings"]
     assert "renderer 'qwen3.5', which is built into Ollama" in warning
     assert (await rendered(client)).startswith("<|im_start|>")
+    bench.add(config={"parser": "nosuch"})
+    [warning] = (await client.post("/api/generate", json=body)).json()["warnings"]
+    assert "the parser 'nosuch', which is not known" in warning
     with_go(bench, "{{ if }}")
     response = await client.post("/api/generate", json=body)
     assert response.status_code == 400 and "line 1" in response.json()["error"]
@@ -205,3 +208,46 @@ async def test_an_answer_that_has_begun_is_continued(client: httpx2.AsyncClient,
     bench.add(metadata={**METADATA, "tokenizer.chat_template": "{{ messages[0].content }}"})
     response = await client.post("/api/chat", json={"model": "tiny", "messages": messages})
     assert response.status_code == 400 and "does not show it as it is" in response.json()["error"]
+
+
+# What is built into Ollama.
+
+
+@pytest.mark.parametrize("template", [None, "{{ .Prompt }}", "{{- .Prompt -}}\n"])
+@pytest.mark.parametrize("path", ["/api/chat", "/api/generate", "/v1/chat/completions", "/v1/messages"])
+async def test_a_renderer_that_is_not_here_is_no_reason_to_send_the_bare_prompt(
+    client: httpx2.AsyncClient, bench: Bench, template: str | None, path: str
+) -> None:
+    layers = {} if template is None else {MediaType.TEMPLATE: template}
+    bench.add(config={"renderer": "qwen3-coder", "parser": "qwen3-coder"}, layers=layers, metadata=NO_JINJA)
+    body = {"model": "tiny", "prompt": "hi", "messages": HI, "stream": False, "max_tokens": 3}
+    response = await client.post(path, json=body)
+    assert response.status_code == 400, response.text
+    assert "the renderer 'qwen3-coder', which is built into Ollama and is not here" in response.text
+    assert (await client.post("/api/generate", json={**body, "raw": True})).status_code == 200
+    own = {"model": "tiny", "prompt": "hi", "template": "U:{{ .Prompt }}", "stream": False}
+    assert (await client.post("/api/generate", json=own)).status_code == 200
+
+
+async def test_a_go_template_in_place_of_a_renderer(client: httpx2.AsyncClient, bench: Bench) -> None:
+    with_go(bench, MODERN, config={"renderer": "qwen3-coder"})
+    assert await rendered(client, "chat") == "<user>hi<assistant>"
+    reply = (await client.post("/api/chat", json={"model": "tiny", "messages": HI, "stream": False})).json()
+    assert "its template was used in its place" in reply["warnings"][0]
+
+
+async def test_a_named_parser_decides_how_replies_are_read(client: httpx2.AsyncClient, bench: Bench) -> None:
+    says = ["<think>Hm</think>", "<tool_call>\n<function=clock>\n</function>\n</tool_call>"]
+    template = "{# tools #}{% for m in messages %}{{ m.content }}{% endfor %}"
+    tools = [{"type": "function", "function": {"name": "clock"}}]
+    body = {"model": "tiny", "messages": HI, "tools": tools, "stream": False}
+    metadata = {**METADATA, "tokenizer.chat_template": template}
+    for parser, thinking, content, calls in [
+        ("qwen3.5", "Hm", "", 1),
+        ("qwen3-coder", None, "<think>Hm</think>", 1),
+        ("passthrough", None, "".join(says), 0),
+    ]:
+        bench.add(config={"parser": parser}, behaviour={"says": says}, metadata=metadata)
+        message = (await client.post("/api/chat", json=body)).json()["message"]
+        assert (message.get("thinking"), message["content"]) == (thinking, content)
+        assert len(message.get("tool_calls", ())) == calls

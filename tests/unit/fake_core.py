@@ -173,6 +173,24 @@ class Engine:
         rows = [[float(len(text)), kinds[pooling], float(normalise)] + [0.0] * 5 for text in ids]
         return bytearray(struct.pack(f"<{8 * len(ids)}f", *[value for row in rows for value in row]))
 
+    def save_prefix(self, ids: list[int]) -> bytes:
+        self._check()
+        return struct.pack(f"<{len(ids)}I", *ids)
+
+    def restore_prefix(self, data: bytes) -> int:
+        self._check()
+        return len(data) // 4
+
+    def persist_prefix(self, ids: list[int], folder: str) -> str:
+        path = os.path.join(folder, "prefix")
+        with open(path, "wb") as file:
+            file.write(self.save_prefix(ids))
+        return path
+
+    def restore_prefixes(self, folder: str) -> list[tuple[str, int, str | None]]:
+        paths = [os.path.join(folder, name) for name in os.listdir(folder)]
+        return [(path, os.path.getsize(path) // 4, None) for path in paths]
+
     def metrics(self) -> dict[str, Any]:
         self._check()
         return {"started": len(self.generations)}
@@ -253,12 +271,13 @@ class Generation:
         text = behaviour.script[count % len(behaviour.script)]
         self._sent.append(text)
         self._due = time.monotonic() + behaviour.delay
-        ids = list(text.encode())
+        ids = [SPECIAL[text]] if text in SPECIAL else list(text.encode())
         logprobs = None
         if self._options["logprobs"] is not None:
             entry = {"id": ids[-1], "text": text, "bytes": text.encode(), "logprob": -0.5}
             logprobs = [{**entry, "top": [entry] * self._options["logprobs"]} for _ in ids]
-        return text, ids, logprobs
+        # A control token is no text.
+        return "" if text in SPECIAL else text, ids, logprobs
 
 
 class TensorData:

@@ -120,6 +120,24 @@ def test_thoughts_and_calls_are_told_from_the_answer(model: rsllm.Model, core: A
     assert (call.name, call.arguments) == ("clock", {})
 
 
+def test_tags_that_are_control_tokens_are_seen(model: rsllm.Model, core: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same parts as the server makes: `test_tags_that_are_control_tokens` in tests/server/test_tools.py."""
+    for text, id in (("<|im_start|>", core.IM_START), ("[TOOL_CALLS]", core.IM_START)):
+        monkeypatch.setitem(core.SPECIAL, text, id)
+        monkeypatch.setitem(core.TEXTS, id, text)
+    tokens = [*map(str, range(258)), "[TOOL_CALLS]", "<|im_end|>"]
+    monkeypatch.setattr(model, "_metadata", {**model.metadata, "tokenizer.ggml.tokens": tokens})
+    core.behaviour.template = "{{ messages[0].content }}{# tools [TOOL_CALLS] #}"
+    model._metadata["tokenizer.chat_template"] = core.behaviour.template  # type: ignore[index]
+    core.behaviour.script = ["So. ", "[TOOL_CALLS]", "clock", "[ARGS]", "{}"]
+    chat = model.chat(tools=[{"type": "function", "function": {"name": "clock"}}])
+    stream = chat.stream("hi")
+    parser = chat.parser()
+    parts = [part for piece in stream for part in parser.feed(piece)] + parser.finish()
+    assert [part.text for part in parts if part.text] == ["So. "]
+    assert [call.name for part in parts for call in part.calls] == ["clock"]
+
+
 def test_the_command_line_shows_thoughts_apart(model: rsllm.Model, core: Any) -> None:
     from rsllm.cli.sessions import LocalSession
 

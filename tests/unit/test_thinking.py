@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rsllm.chat.parsers import choose_parser, merged
+from rsllm.chat.parsers.formats import FORMATS, GENERIC
 from rsllm.chat.parsers.go_tags import is_go_template, thinking_tags, tool_tag
+from rsllm.chat.parsers.named import NAMED
 from rsllm.control import control_ids, reveal
 
 JINJA = "{{ '<think>' + m.thinking + '</think>' }}"
@@ -136,3 +138,13 @@ def test_control_tokens_are_put_back_where_their_ids_were() -> None:
     assert reveal("x", [1, 0, 2], control) == "[A]x[B]"
     assert reveal("", [1], control) == "[A]"
     assert reveal("x", [1], {}) == "x"
+
+
+def test_every_parser_of_ollamas_has_a_notation() -> None:
+    known = {found.name for found in (*FORMATS, GENERIC)}
+    assert {notation for notation, _ in NAMED.values()} <= known
+    for name, (notation, tags) in NAMED.items():
+        choice = choose_parser("{{ messages }}", [{"function": {"name": "clock"}}], named=name)
+        assert (choice.format.name, choice.thinking) == (notation, tags)
+        assert len(choice.tools) == (name != "passthrough")
+    assert choose_parser("<tool_call>", named="nosuch").format.name == "hermes"

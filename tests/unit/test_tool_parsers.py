@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from rsllm.chat.parsers import OutputParser, Part, choose_parser, merged
 from rsllm.chat.parsers.formats import FORMATS, GENERIC
 from rsllm.chat.parsers.parts import new_call_id
+from rsllm.control import reveal
+from rsllm.streams import Token
 from tests.support import assets
 
 PROPERTIES = {
@@ -252,6 +254,25 @@ def test_any_text_in_any_pieces_gives_the_same_and_loses_nothing(
     assert plain(parse(other, cut)) == plain(expected)
     assert other.warnings == whole.warnings
     assert [call.index for part in expected for call in part.calls] == list(range(len(calls(expected))))
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_tags_that_are_control_tokens_are_put_back_from_their_ids(name: str) -> None:
+    """As the server does it for a runner's pieces, and `Model.chat` for its own."""
+    template, text = SAMPLES[name]
+    chosen = choose_parser(template, TOOLS)
+    texts = sorted(set(chosen.special_texts), key=len, reverse=True)
+    control = dict(enumerate(texts, start=1000))
+    pieces = [piece for piece in re.split("(" + "|".join(map(re.escape, texts)) + ")", text) if piece]
+    hidden = {piece: id for id, piece in control.items()}
+    tokens = [Token("" if piece in hidden else piece, (hidden.get(piece, 7),)) for piece in pieces]
+    here = chosen.start(control=control)
+    there = chosen.start()
+    parts = merged([*(part for token in tokens for part in here.feed(token)), *here.finish()])
+    shown = [reveal(token, token.ids, control) for token in tokens]
+    assert "".join(shown) == text
+    assert plain(parts) == plain(parse(there, shown)) == plain(parse(chosen.start(), [text]))
+    assert calls(parts) == [WEATHER, CLOCK]
 
 
 def test_without_tools_nothing_is_a_call() -> None:

@@ -86,8 +86,14 @@ class Chat:
         >>> rest = parser.finish()
         """
         from rsllm.chat.parsers import choose_parser
+        from rsllm.control import control_ids
 
-        return choose_parser(self._template.source, self.tools or ()).start(prompt=self._prompt)
+        choice = choose_parser(self._template.source, self.tools or ())
+        metadata = self._model.metadata
+        tokens, types = (metadata.get(f"tokenizer.ggml.{name}") or () for name in ("tokens", "token_type"))
+        # Tags that are control tokens are no text, but the parser must see them.
+        control = control_ids(choice.special_texts, tokens, types)
+        return choice.start(prompt=self._prompt, control=control)
 
     def clear(self) -> None:
         """Forget the history; the system message stays."""

@@ -29,7 +29,7 @@ __all__ = ["Facts", "Models", "Served", "read_metadata"]
 
 _KEPT = 16
 # The ids of llama.cpp: 0 means that none is configured.
-_POOLING = {0: "last", 1: "mean", 2: "cls", 3: "last"}
+_POOLING = {0: "last", 1: "mean", 2: "cls", 3: "last", 4: "rank"}
 _TEMPLATE_KEY = "tokenizer.chat_template"
 # llama.cpp's types of tokens that are not shown: unknown, control.
 _HIDDEN_TYPES = frozenset({2, 3})
@@ -181,6 +181,7 @@ def sources(stored: StoredModel, facts: Facts) -> Sources:
         jinja_error=facts.template_error,
         go=stored.template or "",
         renderer=str(config.get("renderer") or ""),
+        parser=str(config.get("parser") or ""),
         strips_thoughts=config.get("model_family") == "qwen3" or stored.name.model.lower() == "deepseek-r1",
     )
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rsllm.chat.native import jinja_messages, jinja_variables
 from rsllm.chat.parsers import ParserChoice, choose_parser
+from rsllm.chat.parsers.named import is_named
 from rsllm.chat.rendering import STOP_STRINGS, GoChatTemplate, jinja_capabilities, prefers_go
 from rsllm.errors import TemplateError
 
@@ -36,12 +37,14 @@ class PromptTemplate:
         *,
         with_tools: ChatTemplate | None = None,
         strips_thoughts: bool = False,
+        parser: str = "",
     ) -> None:
         """`with_tools`: the file's variant for requests with tools. `strips_thoughts`: old answers in the history lose
-        what was thought before them, where a Go template would show it."""
+        what was thought before them, where a Go template would show it. `parser`: of Ollama's, for the replies."""
         self._template = template
         self._with_tools = with_tools
         self._strips_thoughts = strips_thoughts
+        self._parser = parser
 
     @property
     def is_go(self) -> bool:
@@ -63,7 +66,7 @@ class PromptTemplate:
     @functools.cached_property
     def thinks(self) -> bool:
         """Thoughts can be told from answers."""
-        return choose_parser(self.source).thinks
+        return choose_parser(self.source, named=self._parser).thinks
 
     @functools.cached_property
     def mixes_thoughts(self) -> bool:
@@ -77,7 +80,7 @@ class PromptTemplate:
 
     def parser(self, tools: Tools = ()) -> ParserChoice:
         """How replies are written."""
-        return choose_parser(self._variant(tools).source, tools)
+        return choose_parser(self._variant(tools).source, tools, named=self._parser)
 
     def render(self, messages: Sequence[Message], *, tools: Tools = (), think: bool | str | None = None) -> list[Part]:
         """The prompt in parts: text, and whether it is the template's. Raises `TemplateError`."""
@@ -114,6 +117,8 @@ class Sources:
     """The TEMPLATE layer; empty where there is none."""
     renderer: str = ""
     """What the configuration names as built into Ollama."""
+    parser: str = ""
+    """The same for replies."""
     strips_thoughts: bool = False
 
 
@@ -139,7 +144,14 @@ def choose(sources: Sources, *, setting: bool | None = None) -> Chosen:
         except TemplateError as error:
             go_error = error
     jinja = sources.jinja
+    if sources.parser and not is_named(sources.parser):
+        warnings.append(
+            f"the model asks for the parser {sources.parser[:60]!r}, which is not known: "
+            "replies are read in the notation of its template"
+        )
     if sources.renderer:
+        if jinja is None and (go is None or _shows_the_prompt_alone(go)):
+            return Chosen(error=_no_renderer(sources.renderer))
         warnings.append(
             f"the model asks for the renderer {sources.renderer[:60]!r}, which is built into Ollama: "
             "its template was used in its place"
@@ -150,7 +162,9 @@ def choose(sources: Sources, *, setting: bool | None = None) -> Chosen:
         jinja_capabilities(jinja.source) if jinja is not None else None,
         setting=setting,
     )
-    of_go = PromptTemplate(go, strips_thoughts=sources.strips_thoughts) if go is not None else None
+    of_go = None
+    if go is not None:
+        of_go = PromptTemplate(go, strips_thoughts=sources.strips_thoughts, parser=sources.parser)
     suffix = of_go if of_go is not None and of_go.has_suffix else None
     if of_go is not None and (go_wins or jinja is None):
         return Chosen(of_go, suffix, warnings=warnings)
@@ -158,7 +172,24 @@ def choose(sources: Sources, *, setting: bool | None = None) -> Chosen:
         return Chosen(error=go_error or sources.jinja_error)
     if go_error is not None:
         warnings.append(f"the model's Go template (TEMPLATE) was put aside for the file's own: {go_error}")
-    return Chosen(PromptTemplate(jinja, with_tools=sources.jinja_with_tools), suffix, warnings=warnings)
+    of_jinja = PromptTemplate(jinja, with_tools=sources.jinja_with_tools, parser=sources.parser)
+    return Chosen(of_jinja, suffix, warnings=warnings)
+
+
+def _shows_the_prompt_alone(template: GoChatTemplate) -> bool:
+    """It is what models have that are to be rendered otherwise."""
+    try:
+        return template.render_text([{"role": "user", "content": "x"}]).strip() == "x"
+    except TemplateError:
+        return False
+
+
+def _no_renderer(name: str) -> TemplateError:
+    return TemplateError(
+        f"the model's prompts are made by the renderer {name[:60]!r}, which is built into Ollama and is not here, and "
+        "it has no template of its own",
+        hint="give it one (`rsllm create` with FROM and TEMPLATE), or use /api/generate with raw",
+    )
 
 
 @functools.lru_cache(maxsize=32)

@@ -7,16 +7,18 @@ Ollama's rules.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from rsllm.chat.parsers.formats import ToolFormat, format_of, format_of_tag
 from rsllm.chat.parsers.go_tags import is_go_template, thinking_tags, tool_tag
 from rsllm.chat.parsers.harmony import END_OF_THOUGHTS, FINAL_HEAD, NEXT_MESSAGE, SPECIAL_TEXTS, HarmonySplitter
+from rsllm.chat.parsers.named import is_named, named_traits
 from rsllm.chat.parsers.parts import Part, ToolSet, merged, new_call_id
 from rsllm.chat.parsers.splitter import ToolSplitter
 from rsllm.chat.parsers.thinking import ThinkingSplitter, ThinkingTags
+from rsllm.control import reveal
 
 __all__ = ["OutputParser", "ParserChoice", "choose_parser"]
 
@@ -68,25 +70,37 @@ class ParserChoice:
         return (NEXT_MESSAGE if after_thoughts else "") + FINAL_HEAD
 
     def start(
-        self, *, think: bool | str | None = None, prompt: str = "", new_id: Callable[[], str] = new_call_id
+        self,
+        *,
+        think: bool | str | None = None,
+        prompt: str = "",
+        new_id: Callable[[], str] = new_call_id,
+        control: Mapping[int, str] | None = None,
     ) -> OutputParser:
         """A parser for one reply to `prompt`, of which only the end counts. `think`: as in the request; unset means
-        true, and only false leaves thoughts and their tags in the content."""
+        true, and only false leaves thoughts and their tags in the content. `control`: ids of control tokens that are
+        to be put back into the pieces it is fed, where those are tokens (`rsllm.Token`)."""
         if self.format.is_harmony:
-            return OutputParser(None, HarmonySplitter(self.tools, new_id=new_id))
+            return OutputParser(None, HarmonySplitter(self.tools, new_id=new_id), control)
         answer = ToolSplitter(self.format.tags(self.tools), self.tools, new_id=new_id) if self.tools else None
         thinking = None
         if self.thinking is not None and think is not False:
             thinking = ThinkingSplitter(self.thinking, inside=prompt.rstrip().endswith(self.thinking.open))
-        return OutputParser(thinking, answer)
+        return OutputParser(thinking, answer, control)
 
 
 class OutputParser:
     """Reads one reply. Feed it pieces as they come, then finish; parts come as soon as they are certain."""
 
-    def __init__(self, thinking: ThinkingSplitter | None, answer: ToolSplitter | HarmonySplitter | None) -> None:
+    def __init__(
+        self,
+        thinking: ThinkingSplitter | None,
+        answer: ToolSplitter | HarmonySplitter | None,
+        control: Mapping[int, str] | None = None,
+    ) -> None:
         self._thinking = thinking
         self._answer = answer
+        self._control = control or {}
 
     @property
     def is_thinking(self) -> bool:
@@ -102,6 +116,8 @@ class OutputParser:
 
     def feed(self, text: str) -> list[Part]:
         """The parts that `text` makes certain. Neighbours of one kind are one part; a call is always whole."""
+        if self._control:
+            text = reveal(text, getattr(text, "ids", ()), self._control)
         if not text:
             return []
         return self._answered(self._thinking.feed(text) if self._thinking is not None else [Part("content", text)])
@@ -120,14 +136,16 @@ class OutputParser:
         return merged(found)
 
 
-def choose_parser(template: str, tools: Iterable[Any] = ()) -> ParserChoice:
+def choose_parser(template: str, tools: Iterable[Any] = (), *, named: str = "") -> ParserChoice:
     """How a model with this chat template (Jinja or Go) writes thoughts and calls of `tools` (native definitions).
+
+    A parser of Ollama's that the model's configuration has `named` decides where it is known (`named.NAMED`).
 
     >>> choose_parser("{{ '<tool_call>' }}").format.name
     'hermes'
     """
-    tool_format, thinking = _traits(template)
-    return ParserChoice(tool_format, thinking, ToolSet(tools))
+    tool_format, thinking = named_traits(named) if is_named(named) else _traits(template)
+    return ParserChoice(tool_format, thinking, ToolSet(() if named == "passthrough" else tools))
 
 
 @functools.lru_cache(maxsize=32)
