@@ -43,7 +43,7 @@ class Shape:
     n_experts: int = 0
     n_experts_used: int = 0
     expert_dim: int = 64
-    metadata: dict[str, Any] = field(default_factory=dict)  # further keys, without the family's prefix
+    metadata: dict[str, Any] = field(default_factory=dict)  # further keys, without the family's prefix; or general ones
 
 
 SHAPES: dict[str, Shape] = {
@@ -136,7 +136,7 @@ def write_metadata(writer: GGUFWriter, shape: Shape) -> None:
         str: writer.add_string,
     }
     for key, value in metadata.items():
-        add[type(value)](f"{shape.family}.{key}", value)
+        add[type(value)](key if key.startswith("general.") else f"{shape.family}.{key}", value)
 
 
 def tensors(shape: Shape, vocab_size: int) -> list[tuple[str, tuple[int, ...], float]]:
