@@ -180,17 +180,48 @@ class Model:
         """
         import numpy
 
-        texts = [texts] if isinstance(texts, str) else list(texts)
-        engine = self._open_engine()
-        ids = [engine.tokenize(_text(text), add_special=True) for text in texts]
+        ids = self._texts_ids(texts)
         pooling = pooling or self._pooling()
         if pooling == "none":
             raise OptionError(
-                "pooling none gives rows of different number; mean, cls, last and rank are possible", name="pooling"
+                "pooling none gives rows of different number, see embed_tokens; mean, cls, last and rank are possible",
+                name="pooling",
             )
-        data = engine.embed(ids, pooling=pooling, normalise=True)
+        data = self._open_engine().embed(ids, pooling=pooling, normalise=True)
         width = 1 if pooling == "rank" else self._info["embed_dim"]
         return numpy.frombuffer(data, dtype="<f4").reshape(len(ids), width)
+
+    def embed_tokens(self, texts: str | Iterable[str]) -> list[NDArray[numpy.float32]]:
+        """Of each text an array `(tokens, embed_dim)`, float32: what the model makes of each of its tokens, not pooled
+        and not scaled. Texts are tokenised as for `embed`."""
+        import numpy
+
+        ids = self._texts_ids(texts)
+        data = self._open_engine().embed(ids, pooling="none", normalise=False)
+        rows = numpy.frombuffer(data, dtype="<f4").reshape(-1, self._info["embed_dim"])
+        return list(numpy.split(rows, numpy.cumsum([len(text) for text in ids])[:-1])) if ids else []
+
+    def rank(self, query: str, documents: Iterable[str]) -> NDArray[numpy.float32]:
+        """How well each document answers the query, `(n,)` float32, by a reranker's classification head.
+
+        The pair is written as the file's rerank template says, or else as both texts with the tokens around them that
+        the file asks for. What they say never becomes control tokens. Raises `OptionError` for a model without a head.
+        """
+        import numpy
+
+        from rsllm.ranking import pair_ids
+
+        engine = self._open_engine()
+        pairs = [
+            pair_ids(_text(query), _text(text), self.metadata, self.special_tokens, engine.tokenize_parts)
+            for text in documents
+        ]
+        return numpy.frombuffer(engine.embed(pairs, pooling="rank", normalise=False), dtype="<f4")
+
+    def _texts_ids(self, texts: str | Iterable[str]) -> list[list[int]]:
+        engine = self._open_engine()
+        texts = [texts] if isinstance(texts, str) else list(texts)
+        return [engine.tokenize(_text(text), add_special=True) for text in texts]
 
     def _pooling(self) -> str:
         """The pooling that the file asks for."""
@@ -200,6 +231,31 @@ class Model:
         if pooling_type not in kinds:
             raise OptionError(f"pooling type {pooling_type} of the file is not supported", name="pooling")
         return kinds[pooling_type]
+
+    # Prefixes that are kept beyond the model's life.
+
+    def save_prefix(self, prompt: str | Iterable[int]) -> bytes:
+        """What the model has computed of the beginning of a prompt (its whole pages of 64 tokens), for
+        `restore_prefix`; computed where it is not known yet. Raises `OptionError` for a prompt below a page."""
+        return self._open_engine().save_prefix(self._prompt_ids(prompt))
+
+    def restore_prefix(self, data: bytes) -> int:
+        """Take what `save_prefix` gave into the prefix cache, so that prompts that begin alike start at once; its
+        number of tokens.
+
+        The bytes carry a checksum, and digests of the model and of all that changes what is computed: raises
+        `OptionError` for bytes that are damaged, or of another file or KV type.
+        """
+        return self._open_engine().restore_prefix(data)
+
+    def persist_prefix(self, prompt: str | Iterable[int], folder: str | os.PathLike[str]) -> str:
+        """As `save_prefix`, to a file of `folder`, for `restore_prefixes`; its path."""
+        return self._open_engine().persist_prefix(self._prompt_ids(prompt), os.fspath(folder))
+
+    def restore_prefixes(self, folder: str | os.PathLike[str]) -> list[tuple[str, int, str | None]]:
+        """Take all prefixes of this model in `folder` into the prefix cache: of each its path, its tokens, and what was
+        wrong with it, or `None`. Files of other models are left alone."""
+        return self._open_engine().restore_prefixes(os.fspath(folder))
 
     def metrics(self) -> dict[str, Any]:
         """What the engine has done so far and holds now: requests, tokens and times of prefill and decoding, tokens

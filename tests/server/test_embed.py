@@ -44,7 +44,10 @@ async def test_the_pooling_is_that_of_the_file(client: httpx2.AsyncClient, bench
     await ask(client, input="x")
     assert vectors[0][1]["pooling"] == "mean"
     bench.add("rank", {"text": "r"}, metadata={**METADATA, "fake.pooling_type": 4})
-    assert (await ask(client, model="rank", input="x")).status_code == 400
+    await ask(client, model="rank", input="x")
+    assert vectors[1][1]["pooling"] == "rank"
+    bench.add("odd", {"text": "o"}, metadata={**METADATA, "fake.pooling_type": 5})
+    assert (await ask(client, model="odd", input="x")).status_code == 400
 
 
 async def test_fewer_dimensions_are_normalised_again(client: httpx2.AsyncClient, vectors: Any) -> None:

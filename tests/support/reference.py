@@ -105,6 +105,11 @@ class Reference:
             rows: Logits = np.load(path)
             return rows
 
+    def rank(self, ids: Sequence[int]) -> float:
+        """The score that a reranker gives the ids of a pair."""
+        score: float = self._call("rank", ids=list(ids), threads=1)
+        return score
+
     def close(self) -> None:
         """Ends the child process."""
         if self._child.stdin is not None:

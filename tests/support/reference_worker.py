@@ -103,6 +103,23 @@ class Session:
             self._decode([token], len(ids) + len(made) - 1, all_rows=False)
         return {"ids": made, "margins": margins}
 
+    def rank(self, ids: list[int], threads: int) -> float:
+        """The score of a reranker's head, computed in F32."""
+        params = C.llama_context_default_params()
+        params.n_ctx = params.n_batch = params.n_ubatch = 512
+        params.n_threads = params.n_threads_batch = threads
+        params.type_k = params.type_v = KV_TYPES["f32"]
+        params.flash_attn_type = C.LLAMA_FLASH_ATTN_TYPE_DISABLED
+        params.embeddings = True
+        params.pooling_type = C.LLAMA_POOLING_TYPE_RANK
+        usual, self.context = self.context, C.llama_init_from_model(self.model, params)
+        try:
+            self._decode(ids, 0, all_rows=True)
+            return float(C.llama_get_embeddings_seq(self.context, 0)[0])
+        finally:
+            C.llama_free(self.context)
+            self.context = usual
+
     def _clear(self) -> None:
         C.llama_memory_clear(C.llama_get_memory(self.context), True)
 

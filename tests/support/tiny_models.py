@@ -43,6 +43,7 @@ class Shape:
     n_experts: int = 0
     n_experts_used: int = 0
     expert_dim: int = 64
+    n_labels: int = 0
     metadata: dict[str, Any] = field(default_factory=dict)  # further keys, without the family's prefix; or general ones
 
 
@@ -70,6 +71,8 @@ SHAPES: dict[str, Shape] = {
     ),
 }
 
+# Scores pairs of texts, by the probability of its first label.
+RERANKER = Shape("qwen3", head_dim=32, head_norms=True, n_labels=2, metadata={"pooling_type": 4})
 # Rows of whole 256-weight blocks.
 QUANTISED = Shape("llama", embed_dim=256, ffn_dim=256, head_dim=64)
 QUANTISED_MOE = replace(SHAPES["qwen3moe"], embed_dim=256, head_dim=64, expert_dim=256)
@@ -127,6 +130,8 @@ def write_metadata(writer: GGUFWriter, shape: Shape) -> None:
         writer.add_expert_count(shape.n_experts)
         writer.add_expert_used_count(shape.n_experts_used)
         writer.add_expert_feed_forward_length(shape.expert_dim)
+    if shape.n_labels:
+        writer.add_classifier_output_labels([f"label {number}" for number in range(shape.n_labels)])
     metadata = {"rope.dimension_count": shape.head_dim, **shape.metadata}
     if shape.family == "gemma3":
         del metadata["rope.dimension_count"]  # real files of the family have none
@@ -168,6 +173,8 @@ def tensors(shape: Shape, vocab_size: int) -> list[tuple[str, tuple[int, ...], f
     made.append(("output_norm.weight", (embed,), 1.0))
     if not shape.tied:
         made.append(("output.weight", (vocab_size, embed), 3.0))
+    if shape.n_labels:
+        made.append(("cls.output.weight", (shape.n_labels, embed), 3.0))
     return made
 
 

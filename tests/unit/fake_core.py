@@ -7,6 +7,7 @@ run on for ever; whether it was cancelled can be seen.
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 import threading

@@ -133,6 +133,21 @@ def test_a_reranker_gives_a_score_a_text(model: rsllm.Model) -> None:
     assert model.embed("hi", pooling="mean").shape == (1, 8)
 
 
+def test_a_query_is_ranked_against_each_document(model: rsllm.Model) -> None:
+    scores = model.rank("hi", ["you", "everybody"])
+    assert scores.shape == (2,)
+    assert scores[1] - scores[0] == 6, "the fake reranker counts tokens"
+    assert model.rank("hi", []).shape == (0,)
+
+
+def test_prefixes_go_to_the_core_and_come_back(model: rsllm.Model, tmp_path: Path) -> None:
+    assert model.restore_prefix(model.save_prefix("hello")) == len(model._prompt_ids("hello"))
+    folder = tmp_path / "prefixes"
+    folder.mkdir()
+    path = model.persist_prefix([1, 2, 3], folder)
+    assert model.restore_prefixes(folder) == [(path, 3, None)]
+
+
 def test_bench_gives_rates(model: rsllm.Model) -> None:
     result = model.bench(prompt=128, generate=10, repetitions=3)
     assert result.prompt_tokens_per_second == pytest.approx(1000)
