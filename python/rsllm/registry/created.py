@@ -79,4 +79,4 @@ def _layers(
         made_of = [(MediaType.MODEL, described(model))]
     made.append(Layer(MediaType.MODEL, digest, size))
     made.extend(Layer(media_type, *adding.add_blob([data])) for media_type, data in texts.items())
-    made.append(Layer(MediaType.CONFIG, *adding.add_blob([configuration(made, made_of)])))
+    made.append(Layer(MediaType.CONFIG, *adding.add_blob([configuration(made_of)])))

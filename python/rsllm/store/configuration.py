@@ -6,11 +6,11 @@ content has the same digest.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rsllm.store.gojson import go_json
-from rsllm.store.manifest import Layer, MediaType
+from rsllm.store.manifest import MediaType
 
 __all__ = ["configuration"]
 
@@ -18,7 +18,6 @@ _KEPT = ("capabilities", "context_length", "embedding_length", "base_name", "dra
 
 
 def configuration(
-    layers: Iterable[Layer],
     files: Sequence[tuple[str, Mapping[str, Any]]],
     *,
     base: Mapping[str, Any] | None = None,
@@ -28,8 +27,8 @@ def configuration(
 ) -> bytes:
     """The bytes of a configuration; members that say nothing are left out.
 
-    `layers` are those of the model without this one, `files` the media types of its new files with what
-    `details.described` says of each, `base` the configuration of the model that it was made from.
+    `files` are the media types of its new files with what `details.described` says of each, `base` the configuration of
+    the model that it was made from.
     """
     base = base or {}
     families = list(base.get("model_families") or [])
@@ -52,6 +51,5 @@ def configuration(
             **{name: value for name, value in said.items() if value},
             "architecture": "amd64",
             "os": "linux",
-            "rootfs": {"type": "layers", "diff_ids": [str(layer.digest) for layer in layers]},
         }
     )

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CreateRequest", "create"]
 
-_WITH_WEIGHTS = (MediaType.MODEL, MediaType.PROJECTOR, MediaType.ADAPTER)
-
 
 @dataclass
 class _Making:
@@ -77,8 +75,7 @@ def _inherit(making: _Making, base: StoredModel, adding: Adding) -> None:
     """Everything of another model."""
     for layer in base.manifest.layers:
         adding.has_blob(layer.digest)
-        from_ = base.name.short if layer.media_type in _WITH_WEIGHTS else layer.from_
-        making.layers.append(replace(layer, from_=from_))
+        making.layers.append(replace(layer, from_=base.name.short))
     making.config = dict(base.config)
 
 
@@ -207,7 +204,6 @@ def _blob(adding: Adding, media_type: str, content: bytes, made: list[Layer]) ->
 
 def _configuration(making: _Making, request: CreateRequest) -> bytes:
     return configuration(
-        making.layers,
         making.files,
         base=making.config,
         renderer=request.renderer,
