@@ -215,7 +215,7 @@ async def test_a_prompt_is_counted_whether_it_fits_or_not(client: httpx2.AsyncCl
     assert (response.status_code, response.json()["error"]["message"]) == (400, "model is required")
 
 
-@pytest.mark.parametrize("says", [["a"] * 40, ["\n", " ", "\t", "\n\n"] * 10], ids=["token", "blanks"])
+@pytest.mark.parametrize("says", [["a"] * 40, ["\n", " ", "\t"] * 14], ids=["token", "blanks"])
 @pytest.mark.parametrize("raw", [True, False])
 async def test_a_model_that_says_the_same_over_and_over_is_stopped(
     client: httpx2.AsyncClient, bench: Bench, says: list[str], raw: bool
@@ -242,10 +242,10 @@ async def test_a_model_that_says_the_same_over_and_over_is_stopped(
 
 async def test_a_model_that_is_stuck_in_its_thoughts_gives_no_answer(client: httpx2.AsyncClient, bench: Bench) -> None:
     template = "{# <think></think> #}" + METADATA["tokenizer.chat_template"]
-    behaviour = {"says": ["<think>", *["hm "] * 50, "</think>"], "says_in_schema": ["{}"], "delay": 0.002}
+    behaviour = {"says": ["<think>", *["h"] * 50, "</think>"], "says_in_schema": ["{}"], "delay": 0.002}
     bench.add(behaviour=behaviour, metadata={**METADATA, "tokenizer.chat_template": template})
     body = {"model": "tiny", "messages": HI, "stream": False, "format": "json"}
     reply = (await client.post("/api/chat", json=body)).json()
     assert (reply["done_reason"], reply["message"]["content"]) == ("length", "")
-    assert reply["message"]["thinking"] == "hm " * 32
+    assert reply["message"]["thinking"] == "h" * 32
     assert not any(status.running for status in bench.pool.status())

@@ -192,13 +192,14 @@ class FakeGeneration:
         if self.says is not None:
             return self.say(self.says[self.sent - 1])
         text = self.behaviour.get("text", "ab")
-        if self.sent % VARIED == 0:  # or the server would take the model to be stuck
+        is_varied = self.sent % VARIED == 0  # or the server would take the model to be stuck
+        if is_varied:
             text = f"{text}."
         logprobs = None
         if self.options.get("logprobs") is not None:
             entry = {"id": 97, "text": text, "bytes": text.encode(), "logprob": -0.5}
             logprobs = [{**entry, "top": [{**entry, "logprob": float("-inf")}] * self.options["logprobs"]}]
-        return text, list(text.encode())[:1], logprobs
+        return text, list(text.encode())[-1:] if is_varied else list(text.encode())[:1], logprobs
 
     def say(self, piece: str | int) -> tuple[str, list[int], list[dict[str, Any]] | None]:
         """A piece of what the behaviour prescribes, up to a stop string; a control token has an id and no text."""

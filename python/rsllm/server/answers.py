@@ -24,6 +24,8 @@ __all__ = ["Answer"]
 
 _CONSTRAINTS = ("schema", "regex", "grammar")
 _MAY_REPEAT = ("ignore_eos", "regex", "grammar")
+# In place of the ids of tokens.
+_NOTHING, _BLANK = -1, -2
 
 REPEATS = 30
 """How often a model may say the same token again before it is taken to be stuck, as in Ollama; blanks are all the same.
@@ -35,16 +37,14 @@ class _Repeats:
 
     def __init__(self, options: Mapping[str, Any]) -> None:
         self._limit: float = math.inf if any(options.get(name) for name in _MAY_REPEAT) else REPEATS
-        self._last: str | None = None
+        self._last = _NOTHING
         self._count = 0
 
     def are_too_many(self, token: Token) -> bool:
-        """With this one."""
-        if not token.ids:
-            return False
-        said = token.strip()
-        self._count = self._count + 1 if said == self._last else 0
-        self._last = said
+        """With this one, which may stand for several."""
+        for id in token.ids if token.strip() else (_BLANK,) * len(token.ids):
+            self._count = self._count + 1 if id == self._last else 0
+            self._last = id
         return self._count > self._limit
 
 

@@ -37,17 +37,19 @@ async def embed(services: Services, request: EmbedRequest) -> Embeddings:
     warnings = list(asked.warnings)
     async with use(services, served, asked, request.keep_alive) as lease:
         clock.loaded()
+        # A tensor that has no use here may be what the file's vectors are made with at last.
+        warnings += map(str, lease.info.get("warnings") or ())
         if not request.inputs:
             return Embeddings([], clock.metrics(), warnings)
         inputs = []
         for index, text in enumerate(request.inputs):
             ids = await lease.tokenize([(text, False)], add_special=True)
             inputs.append(_fitting(ids, lease, request.truncate, index, warnings))
-        vectors = []
+        vectors: list[list[float]] = []
         for group in _groups(inputs):
             pooling = {"pooling": served.facts.pooling, "normalise": request.normalise}
             data = await lease.embed(group, pooling)
-            vectors += _vectors(data, len(group), request)
+            vectors += _vectors(data, len(group), request, len(vectors))
         metrics = {**clock.metrics(), "prompt_eval_count": sum(map(len, inputs))}
         return Embeddings(vectors, metrics, warnings)
 
@@ -82,13 +84,16 @@ def _groups(inputs: Sequence[list[int]]) -> list[list[list[int]]]:
     return groups
 
 
-def _vectors(data: bytearray, count: int, request: EmbedRequest) -> list[list[float]]:
+def _vectors(data: bytearray, count: int, request: EmbedRequest, begin: int) -> list[list[float]]:
+    """The vectors of so many inputs, of which the first has the number `begin`."""
     values = array.array("f")
     values.frombytes(data)
     width = len(values) // count
     vectors = [values[row * width : (row + 1) * width].tolist() for row in range(count)]
     if not all(map(math.isfinite, values)):
-        raise ApiError(400, "embedding contains NaN or Inf values")
+        wrong = [str(begin + row) for row, vector in enumerate(vectors) if not all(map(math.isfinite, vector))]
+        hint = f"of input {', '.join(wrong[:20])} the model makes no vector; the others can be had without it"
+        raise ApiError(400, "embedding contains NaN or Inf values", hint=hint)
     if request.dimensions is None or request.dimensions == width:
         return vectors
     if request.dimensions > width:

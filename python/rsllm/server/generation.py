@@ -82,7 +82,8 @@ async def _run(
     async with use(services, served, asked, request.keep_alive) as lease:
         clock.loaded()
         if task is None:
-            yield Final("load", clock.metrics(), asked.warnings)
+            about_model = [str(warning) for warning in lease.info.get("warnings") or ()]
+            yield Final("load", clock.metrics(), [*asked.warnings, *about_model])
             return
         asked = _with_stops(asked, served, request, task)
         shift = served.facts.can_shift if request.shift is None else request.shift

@@ -55,7 +55,7 @@ KEEP_ALIVE: Schema = {
 }
 FORMAT: Schema = {
     "anyOf": [_words("json", ""), OBJECT],
-    "description": "`json`, or a JSON schema that the answer is to meet.",
+    "description": "`json`, or a JSON schema that the answer is to meet; keys come in the order of the schema.",
 }
 THINK: Schema = {"enum": [True, False, "low", "medium", "high", "max"]}
 MODEL: Schema = {**STRING, "description": "The name of a model of the store."}
