@@ -202,6 +202,21 @@ def held() -> dict[str, int]:
     }
 
 
+async def held_by_runners(pool: RunnerPool) -> list[str]:
+    """What runners with nothing to do hold all the same: sequences, and pages that are neither free nor cached."""
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:  # an engine counts at the end of its step
+        problems = []
+        for runner in await pool.figures(PATIENCE_SECONDS):
+            engine = runner.engine
+            used = engine["pages"] - engine["pages_free"] - engine["pages_cached"]
+            if engine["running"] or used:
+                problems.append(f"{runner.name} holds {engine['running']} sequences and {used} pages")
+        if not problems or time.monotonic() > deadline:
+            return problems
+        await asyncio.sleep(0.05)
+
+
 async def soak(command: Sequence[str], paths: Sequence[str], rounds: int, seed: int, *, quiet: bool = True) -> Report:
     """Run so many rounds and report."""
     before = held()
@@ -225,10 +240,10 @@ async def soak(command: Sequence[str], paths: Sequence[str], rounds: int, seed: 
         report.parent_grew_bytes = (anonymous_bytes(os.getpid()) or 0) - small
         if metrics.running or metrics.waiting:
             report.problems.append(f"{metrics.running} requests run and {metrics.waiting} wait when all are over")
-        # What the runners hold: pages and sequences come back too.
         for status in pool.status():
             async with pool.use(status.path, options=RunnerOptions(context=256)) as model:
                 await model.tokenize([("still there", True)])
+        report.problems += await held_by_runners(pool)
     await asyncio.sleep(0.2)
     after = held()
     report.left = {name: after[name] - before[name] for name in after}

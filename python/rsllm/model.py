@@ -17,6 +17,7 @@ from rsllm import _core
 from rsllm.errors import EngineClosedError, OptionError, TokenizerError
 from rsllm.options import GenerateOptions, validate
 from rsllm.streams import AsyncTokenStream, Reply, TokenStream
+from rsllm.system import return_memory
 
 if TYPE_CHECKING:
     import numpy
@@ -315,6 +316,7 @@ class Model:
         engine, self._engine = self._engine, None
         if engine is not None:
             engine.close()
+            return_memory()
 
     def __enter__(self) -> Self:
         return self

@@ -36,6 +36,7 @@ __all__ = [
     "process_figures",
     "processor_name",
     "raise_file_limit",
+    "return_memory",
     "signal_name",
     "sync_folder",
 ]
@@ -280,6 +281,19 @@ def raise_file_limit(most: int = 65_536) -> None:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         with contextlib.suppress(ValueError, OSError):
             resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def return_memory() -> bool:
+    """Have the allocator give the system what it keeps for later; false where it cannot be told to.
+
+    The C library keeps freed blocks below 32 MiB, which are most of a model's, however many there are.
+    """
+    import ctypes
+
+    try:
+        return bool(ctypes.CDLL(None).malloc_trim(0))
+    except (OSError, AttributeError, TypeError):  # another C library
+        return False
 
 
 def limit_memory(limit: int) -> None:

@@ -231,10 +231,10 @@ def test_close_frees_memory(smollm2_path: Path) -> None:
 
     once()
     before, threads = anonymous(), len(os.listdir("/proc/self/task"))
-    for _ in range(4):
+    for _ in range(4):  # the allocator keeps what it can from the second time on
         once()
     assert len(os.listdir("/proc/self/task")) == threads
-    assert anonymous() - before < 30_000  # KiB
+    assert anonymous() - before < 16_000  # KiB; a model of this size has 80,000
 
 
 def test_a_closed_model_raises_and_its_streams_end(smollm2_path: Path) -> None:

@@ -126,8 +126,9 @@ class FakeEngine:
         return bytearray(16 * len(inputs))
 
     def metrics(self) -> dict[str, Any]:
-        pages = {"pages": self.context, "page_len": 1, "pages_free": self.context - 2, "pages_cached": 1}
-        return {"running": FakeGeneration.running, **pages}
+        used = FakeGeneration.running
+        pages = {"pages": self.context, "page_len": 1, "pages_free": self.context - 1 - used, "pages_cached": 1}
+        return {"running": used, **pages}
 
     def generate(self, ids: list[int], options: dict[str, Any]) -> FakeGeneration:
         if len(ids) >= self.context:

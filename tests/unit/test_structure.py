@@ -49,7 +49,7 @@ PARTS: dict[str, set[str]] = {
     "refs": {"config", "errors", "gguf", "store", "system"},
     "runner": {"_core", "config", "control", "durations", "errors", "streams", "system"},
     "machine": {"_core", "errors", "system"},
-    "model": {"_core", "chat", "config", "errors", "options", "ranking", "refs", "streams"},
+    "model": {"_core", "chat", "config", "errors", "options", "ranking", "refs", "streams", "system"},
     "__init__": {"_core", "errors", "gguf", "model", "streams"},
     "__main__": {"cli"},
     # What the server and the commands share is the protocol between them: HTTP.

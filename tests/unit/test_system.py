@@ -12,7 +12,15 @@ from pathlib import Path
 import pytest
 
 from rsllm import system
-from rsllm.system import FileLock, anonymous_bytes, die_with_parent, lower_io_priority, memory, signal_name
+from rsllm.system import (
+    FileLock,
+    anonymous_bytes,
+    die_with_parent,
+    lower_io_priority,
+    memory,
+    return_memory,
+    signal_name,
+)
 
 MEMINFO = "MemTotal:  8000 kB\nMemFree:   100 kB\nMemAvailable:    4000 kB\n"
 
@@ -131,6 +139,23 @@ def test_a_thread_can_leave_the_disk_to_others() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == f"{sys.platform.startswith('linux')}\n"
     assert callable(lower_io_priority)
+
+
+def test_memory_that_the_allocator_keeps_can_be_had_back() -> None:
+    """In a child, whose allocator keeps nothing else."""
+    script = """
+import os
+from rsllm.system import anonymous_bytes, return_memory
+blocks = [bytearray(1 << 16) for _ in range(1000)]
+last = bytearray(1 << 16)  # pins the end of the heap
+del blocks
+kept = anonymous_bytes(os.getpid())
+assert return_memory()
+assert kept - anonymous_bytes(os.getpid()) > 50 << 20, kept
+"""
+    if sys.platform.startswith("linux"):
+        subprocess.run([sys.executable, "-c", script], check=True, timeout=30)
+    assert isinstance(return_memory(), bool)
 
 
 def test_a_server_may_have_more_connections_than_the_default() -> None:
