@@ -90,15 +90,18 @@ def fake_server(
         command += ["--parallel", str(parallel)]
     if real is not None:
         command += ["--real", real]
-    with subprocess.Popen(
-        command,
-        cwd=ROOT,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=(folder / "server.log").open("w"),
-        text=True,
-        env={**os.environ, **(environment or {})},
-    ) as process:
+    with (
+        (folder / "server.log").open("w") as log,
+        subprocess.Popen(
+            command,
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            env={**os.environ, **(environment or {})},
+        ) as process,
+    ):
         assert process.stdout is not None, "asked for"
         line = process.stdout.readline()
         if not line.strip().isdigit():

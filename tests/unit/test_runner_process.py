@@ -270,7 +270,7 @@ async def test_a_program_that_is_no_runner_is_named() -> None:
 
 async def test_another_protocol_is_refused(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_PROTOCOL", "99")
-    with pytest.raises(ProtocolError, match="speaks protocol 99, this side 1"):
+    with pytest.raises(ProtocolError, match="speaks protocol 99, this side 2"):
         await make().ensure_ready()
 
 

@@ -33,9 +33,11 @@ from rsllm.runner.protocol import (
     Ended,
     Failed,
     Message,
+    Pause,
     Piece,
     Progress,
     Result,
+    Resume,
     Shutdown,
     Step,
     decode,
@@ -51,6 +53,10 @@ M = TypeVar("M", bound=Message)
 
 log = logging.getLogger("rsllm.runner")
 
+# What of a sequence may wait for who reads it before the child is told to hold the rest back, and how little it must be
+# again before it goes on. In bytes, about: a piece, and each of its log probabilities, takes some beside its text.
+_AHEAD, _FEW = 1 << 18, 1 << 16
+_PIECE_BYTES, _LOGPROB_BYTES = 256, 512
 _LAST_LINES = 20
 _LINE_BYTES = 2_000
 
@@ -63,7 +69,9 @@ class RunnerGeneration(AsyncIterator[Token]):
         self.stats: Stats | None = None
         self._child: Child | None = child
         self._watch = watch
-        # Bounded by the context: a sequence cannot have more tokens than that.
+        self._is_paused = False
+        self._waiting_bytes = 0
+        # Bounded by pausing the sequence.
         self._items: asyncio.Queue[Token | BaseException | None] = asyncio.Queue()
 
     def __aiter__(self) -> Self:
@@ -78,10 +86,18 @@ class RunnerGeneration(AsyncIterator[Token]):
             self.cancel()
             raise
         if isinstance(item, Token):
+            self._waiting_bytes -= _size(item)
+            if self._is_paused and self._waiting_bytes <= _FEW:
+                self._pause(False)
             return item
         if item is None:
             raise StopAsyncIteration
         raise item
+
+    def _pause(self, paused: bool) -> None:
+        self._is_paused = paused
+        if self._child is not None:
+            self._child.post(Pause(self.id) if paused else Resume(self.id))
 
     def cancel(self) -> None:
         """Stop the sequence; the engine does within a layer. After the end this does nothing."""
@@ -115,7 +131,11 @@ class RunnerGeneration(AsyncIterator[Token]):
         if self._watch is not None:
             self._watch.piece(len(piece.ids))
         entries = unpack_logprobs(piece.logprobs)
-        self._items.put_nowait(Token.from_core((piece.text, piece.ids, entries)))
+        token = Token.from_core((piece.text, piece.ids, entries))
+        self._items.put_nowait(token)
+        self._waiting_bytes += _size(token)
+        if self._waiting_bytes >= _AHEAD and not self._is_paused:
+            self._pause(True)
 
     def end(self, ended: Ended) -> None:
         self._child = None
@@ -133,6 +153,11 @@ class RunnerGeneration(AsyncIterator[Token]):
     def fail(self, error: BaseException) -> None:
         self._child = None
         self._items.put_nowait(error)
+
+
+def _size(token: Token) -> int:
+    size = _PIECE_BYTES + len(token)
+    return size if token.logprobs is None else size + sum(_LOGPROB_BYTES * (1 + len(it.top)) for it in token.logprobs)
 
 
 @dataclass

@@ -39,12 +39,14 @@ __all__ = [
     "Hello",
     "Load",
     "Message",
+    "Pause",
     "Piece",
     "Plan",
     "Planned",
     "Progress",
     "Ready",
     "Result",
+    "Resume",
     "Shutdown",
     "Step",
     "decode",
@@ -52,7 +54,7 @@ __all__ = [
     "frame_length",
 ]
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 HEADER_BYTES = 4
 # A prompt of a million token ids takes 7 MB. What can be longer (logits) travels in several frames.
 MAX_FRAME_BYTES = 16 << 20
@@ -196,6 +198,20 @@ class Cancel(Message):
 
 
 @dataclass(frozen=True, slots=True)
+class Pause(Message):
+    """Send nothing more of a sequence: who reads it is slow, and what it has said already waits. Its end waits too."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Resume(Message):
+    """Go on with it. An id that is over already is no error, here and there."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
 class Call(Message):
     """Anything that has one answer: `tokenize`, `detokenize`, `logits`, `embed`, `stats`, `ping`."""
 
@@ -213,7 +229,7 @@ MESSAGES: dict[str, type[Message]] = {
     kind.__name__.lower(): kind
     for kind in (
         *(Hello, Progress, Planned, Ready, Step, Data, Result, Failed),
-        *(Plan, Load, Generate, Cancel, Call, Shutdown),
+        *(Plan, Load, Generate, Cancel, Pause, Resume, Call, Shutdown),
     )
 }
 

@@ -42,12 +42,14 @@ from rsllm.runner.protocol import (
     Hello,
     Load,
     Message,
+    Pause,
     Piece,
     Plan,
     Planned,
     Progress,
     Ready,
     Result,
+    Resume,
     Shutdown,
     Step,
     encode,
@@ -167,6 +169,8 @@ class Worker:
             self._generate(message)
         elif isinstance(message, Cancel):
             self._pump.cancel(message.id)
+        elif isinstance(message, (Pause, Resume)):
+            self._pump.pause(message.id, isinstance(message, Pause))
         elif isinstance(message, Call):
             self._call(message)
         else:
@@ -293,6 +297,8 @@ class _Pump:
         # Sequences that are about to begin, and whether they are still wanted.
         self._expected: dict[int, bool] = {}
         self._running: dict[int, GenerationLike] = {}
+        # Sequences of which nothing is to be sent; they stay with the engine.
+        self._paused: set[int] = set()
         self._closed = False
         self._thread = threading.Thread(target=self._run, name="rsllm-pump", daemon=True)
         self._thread.start()
@@ -322,13 +328,24 @@ class _Pump:
         with self._changed:
             if id in self._expected:
                 self._expected[id] = False
+            self._paused.discard(id)
+            self._changed.notify()
             generation = self._running.get(id) or next((it for number, it in self._arrived if number == id), None)
         if generation is not None:
             generation.cancel()
 
+    def pause(self, id: int, paused: bool) -> None:
+        with self._changed:
+            if paused and id in self._running:
+                self._paused.add(id)
+            elif not paused:
+                self._paused.discard(id)
+                self._changed.notify()
+
     def close(self) -> None:
         with self._changed:
             self._closed = True
+            self._paused.clear()
             for generation in [*self._running.values(), *(it for _, it in self._arrived)]:
                 generation.cancel()
             self._changed.notify()
@@ -360,7 +377,7 @@ class _Pump:
     def _take(self) -> list[Ended] | None:
         """Wait for work; what has failed before it began. `None` when this is over."""
         with self._changed:
-            while not (self._running or self._arrived or self._failed):
+            while not (self._running.keys() - self._paused or self._arrived or self._failed):
                 if self._closed:
                     return None
                 self._changed.wait()
@@ -374,7 +391,8 @@ class _Pump:
         pieces: list[Piece] = []
         ended: list[Ended] = []
         moved: int | None = None
-        order = sorted(self._running, key=lambda id: id != last)
+        with self._changed:
+            order = sorted(self._running.keys() - self._paused, key=lambda id: id != last)
         for position, id in enumerate(order):
             wait = _STEP_MILLISECONDS if position == 0 else 0
             if self._advance(id, wait, pieces, ended) and id in self._running:
@@ -405,6 +423,7 @@ class _Pump:
             ended.append(end)
             with self._changed:
                 del self._running[id]
+                self._paused.discard(id)
         return bool(text or ids or end)
 
 
