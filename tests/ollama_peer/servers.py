@@ -121,10 +121,10 @@ class Server:
         if self.process is not None:
             self.process.send_signal(signal.SIGTERM)
             try:
-                self.process.wait(30)
+                status = self.process.wait(60)
             finally:
-                self.process.kill()
-                self.process = None
+                self.kill()
+            assert status == 0, self.log.read_text(errors="replace")[-2000:]
 
     def _run(self, command: Sequence[str], stdin: str) -> Done:
         done = subprocess.run(

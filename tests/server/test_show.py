@@ -126,3 +126,33 @@ def test_abilities_are_those_of_the_template_that_makes_the_prompts() -> None:
     tokens = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"]
     filling = {"tokenizer.ggml.tokens": tokens, "tokenizer.ggml.token_type": [3, 3, 3]}
     assert listing.capabilities(filling, False, "") == ["completion", "insert"]
+
+
+async def test_the_list_tells_what_it_can_do_and_how_long_it_may_get(client: httpx2.AsyncClient, shown: Bench) -> None:
+    for _ in range(2):  # the second time from what is kept
+        models = {model["name"]: model for model in (await client.get("/api/tags")).json()["models"]}
+        listed, reply = models["real:latest"], await show(client)
+        assert listed["capabilities"] == reply["capabilities"]
+        assert (listed["details"]["context_length"], listed["details"]["embedding_length"]) == (128, 32)
+
+
+async def test_an_empty_model_beside_a_name_is_none(client: httpx2.AsyncClient, shown: Bench) -> None:
+    """Ollama's own command sends both."""
+    for name in ("real", "REAL:latest"):
+        response = await client.post("/api/show", json={"model": "", "name": name})
+        assert response.status_code == 200, response.text
+    response = await client.request("DELETE", "/api/delete", json={"model": "", "name": "real"})
+    assert response.status_code == 200
+    assert (await client.post("/api/show", json={"model": "", "name": ""})).json() == {"error": "model is required"}
+
+
+@pytest.mark.parametrize("number", [1e-06, 10000.0, 0.1, 1 / 3, 1e300, 0.0, -2.5e-7, 3.4028235e38, 1e39])
+def test_numbers_are_as_short_as_their_width_allows(number: float) -> None:
+    import numpy
+
+    assert listing._plain(number) == number
+    if number < 1e39:
+        single = float(numpy.float32(number))
+        assert len(repr(listing._plain(single))) <= len(repr(single))
+        assert numpy.float32(listing._plain(single)) == numpy.float32(number)
+    assert listing._plain([float("nan"), float("-inf")]) == [None, None]

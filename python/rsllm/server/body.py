@@ -60,10 +60,14 @@ class Body:
         return None
 
     def text(self, *names: str, default: str = "") -> str:
-        value = self.take(*names)
-        if value is None:
-            return default
-        return value if isinstance(value, str) else refuse(names[0], "a text", value)
+        """A text, by the first of its names that says something: Ollama's client sends `name` and an empty `model`."""
+        value = None
+        for name in names:
+            if (found := self.take(name)) is not None:
+                value = found if isinstance(found, str) else refuse(name, "a text", found)
+            if value:
+                break
+        return default if value is None else value
 
     def flag(self, name: str, default: bool) -> bool:
         value = self.take(name)

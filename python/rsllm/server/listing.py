@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import struct
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -16,25 +19,44 @@ if TYPE_CHECKING:
     from rsllm.server.models import Facts
     from rsllm.server.templates import Chosen
 
-__all__ = ["by_name", "capabilities", "show", "tags"]
+__all__ = ["by_name", "capabilities", "show", "tags", "tags_in_full"]
 
 _UNKNOWN = {
     "parent_model": "", "format": "", "family": "", "families": None, "parameter_size": "", "quantization_level": "",
 }  # fmt: skip
+_KEPT = 1024
+_summaries: dict[tuple[Any, ...], tuple[dict[str, int], list[str]]] = {}
 
 
-def tags(store: Store, *, damaged: bool = False) -> list[dict[str, Any]]:
-    """The models of the store, the newest first.
+def tags(store: Store) -> list[dict[str, Any]]:
+    """The models of the store that can be run, the newest first."""
+    listed = (_listed(store, entry)[0] for entry in _newest_first(store))
+    return [one for one in listed if "error" not in one]
 
-    Damaged ones are left out, or, with `damaged`, have a member `error` that says why they cannot be run.
+
+def tags_in_full(store: Store, *, setting: bool | None = None) -> list[dict[str, Any]]:
+    """The same with what each can do (`setting`: as for `capabilities`), and how long its contexts and embeddings are.
+
+    Damaged ones are among them, with a member `error` that says why they cannot be run.
     """
-    entries = sorted(store.names(), key=lambda entry: entry.modified_at, reverse=True)
-    listed = [_listed(store, entry) for entry in entries]
-    return [one for one in listed if damaged or "error" not in one]
+    full = []
+    for entry in _newest_first(store):
+        listed, stored = _listed(store, entry)
+        # One that cannot be read is told of when somebody runs it: the list does not open files to find out.
+        with contextlib.suppress(RsllmError, OSError):
+            if stored is not None and "error" not in listed:
+                lengths, able = _summary(stored, setting)
+                listed = {**listed, "details": {**lengths, **listed["details"]}, "capabilities": able}
+        full.append(listed)
+    return full
 
 
-def _listed(store: Store, entry: StoredName) -> dict[str, Any]:
-    described_by, error = dict(_UNKNOWN), entry.error
+def _newest_first(store: Store) -> list[StoredName]:
+    return sorted(store.names(), key=lambda entry: entry.modified_at, reverse=True)
+
+
+def _listed(store: Store, entry: StoredName) -> tuple[dict[str, Any], StoredModel | None]:
+    described_by, error, stored = dict(_UNKNOWN), entry.error, None
     if entry.manifest is not None:
         try:
             stored = store.find(entry.name)
@@ -50,8 +72,37 @@ def _listed(store: Store, entry: StoredName) -> dict[str, Any]:
         "digest": entry.digest.hex if entry.digest is not None else "",
         "details": described_by,
     }
-    # Where the store is, is nobody's business beyond this machine.
-    return listed if error is None else {**listed, "error": error.replace(f"{store.root}/", "")}
+    if error is not None:  # where the store is, is nobody's business beyond this machine
+        listed["error"] = error.replace(f"{store.root}/", "")
+    return listed, stored
+
+
+def _summary(stored: StoredModel, setting: bool | None) -> tuple[dict[str, int], list[str]]:
+    """What a list says that only the weights file knows: lengths, and what the model can do.
+
+    Kept, since a file's metadata takes a tenth of a second to read where the vocabulary is large.
+    """
+    from rsllm import gguf
+    from rsllm.server.models import facts_from, sources, weights
+    from rsllm.server.templates import choose
+
+    path = weights(stored)
+    status = os.stat(path)
+    key = (stored.digest_hex, stored.name.model, path, status.st_mtime_ns, status.st_size, setting)
+    if (known := _summaries.get(key)) is not None:
+        return known
+    metadata = gguf.open(path).metadata
+    facts = facts_from(metadata)
+    chosen = choose(sources(stored, facts), setting=setting)
+    lengths = {
+        name: value
+        for name in ("context_length", "embedding_length")
+        if isinstance(value := metadata.get(f"{facts.architecture}.{name}"), int)
+    }
+    if len(_summaries) >= _KEPT:
+        _summaries.clear()
+    _summaries[key] = lengths, _abilities(metadata, facts, chosen, bool(stored.projectors))
+    return _summaries[key]
 
 
 def by_name(store: Store) -> dict[str, dict[str, Any]]:
@@ -148,6 +199,22 @@ def _parameters(parameters: Mapping[str, Any]) -> list[str]:
     return lines
 
 
+def _short(value: float) -> float | None:
+    """A float32 as people write it, 1e-06 and not 9.999999974752427e-07; what is no number is null."""
+    if not abs(value) < float("inf"):
+        return None
+    rounded = float(f"{value:.7g}")
+    same = value == _as_float32(value) == _as_float32(rounded)
+    return rounded if same else value
+
+
+def _as_float32(value: float) -> float:
+    try:
+        return float(struct.unpack("<f", struct.pack("<f", value))[0])
+    except OverflowError:
+        return value
+
+
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
@@ -156,8 +223,8 @@ def _plain(value: Any) -> Any:
     """Metadata as JSON can say it: bytes that are no text, and numbers that are none."""
     if isinstance(value, bytes):
         return value.decode(errors="replace")
-    if isinstance(value, float) and not abs(value) < float("inf"):
-        return None
+    if isinstance(value, float):
+        return _short(value)
     if isinstance(value, dict):
         return {name: _plain(item) for name, item in value.items()}
     return [_plain(item) for item in value] if isinstance(value, list) else value

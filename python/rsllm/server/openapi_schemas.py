@@ -199,7 +199,13 @@ def _models() -> dict[str, Schema]:
         "Tags": _object(
             "models",
             models=_list(
-                _object("name model modified_at size digest details", modified_at=STRING, error=STRING, **listed)
+                _object(
+                    "name model modified_at size digest details",
+                    modified_at=STRING,
+                    capabilities=TEXTS,
+                    error=STRING,
+                    **listed,
+                )
             ),
         ),
         "Running": _object(

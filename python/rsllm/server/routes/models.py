@@ -27,8 +27,10 @@ _FOREVER_SECONDS = (2**63 - 1) / 1e9
 
 async def tags(request: Request) -> Response:
     """`GET /api/tags`: the models of the store, the newest first; a damaged one has an `error`."""
-    store = services_of(request).models.store
-    return JsonResponse({"models": await asyncio.to_thread(listing.tags, store, damaged=True)})
+    services = services_of(request)
+    setting = services.config.go_template
+    listed = await asyncio.to_thread(listing.tags_in_full, services.models.store, setting=setting)
+    return JsonResponse({"models": listed})
 
 
 async def show(request: Request) -> Response:
