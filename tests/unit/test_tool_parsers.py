@@ -218,6 +218,16 @@ def test_a_call_cut_off_anywhere_loses_no_text(name: str) -> None:
         assert "".join(part.raw for part in parts) == text[:end]
 
 
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_call_without_end_in_each_notation_is_content_with_a_warning(name: str) -> None:
+    template, text = SAMPLES[name]
+    parser = start(template)
+    parts = parse(parser, [text[: len(text) * 2 // 5]])
+    assert calls(parts) == [] and content(parts)
+    [warning] = parser.warnings
+    assert warning.startswith("what looked like a tool call was left in the content: ")
+
+
 # Fragments that make trouble in any order.
 FRAGMENTS = [
     *sorted({piece for _, text in SAMPLES.values() for piece in re.findall(r"<[^<>]*>|\[[A-Z_/]+\]|>>>\w+\n", text)}),

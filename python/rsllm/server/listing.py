@@ -128,12 +128,6 @@ def show(
     file = gguf.open(path)
     metadata = file.metadata
     tensors = list(file.tensors.values())
-    info = {
-        name: value if verbose or not isinstance(value, list) or not value else None
-        for name, value in metadata.items()
-        if name not in ("general.name", "tokenizer.chat_template")
-    }
-    info["general.parameter_count"] = sum(tensor.n_elements for tensor in tensors)
     system = system or stored.system or ""
     facts = facts_from(metadata)
     chosen = choose(sources(stored, facts), setting=setting)
@@ -149,7 +143,7 @@ def show(
         "system": system,
         "details": {**described(file), **details(stored)},
         "messages": stored.messages,
-        "model_info": _plain(info),
+        "model_info": _model_info(metadata, sum(tensor.n_elements for tensor in tensors), verbose),
         "tensors": [
             {"name": tensor.name, "type": tensor.type, "shape": list(reversed(tensor.shape))} for tensor in tensors
         ],
@@ -159,6 +153,16 @@ def show(
     }
     empty = ("license", "messages", "requires", "parameters", "system")
     return {name: value for name, value in reply.items() if value or name not in empty}
+
+
+def _model_info(metadata: Mapping[str, Any], parameters: int, verbose: bool) -> Any:
+    """The metadata, long lists left out unless asked for."""
+    info = {
+        name: value if verbose or not isinstance(value, list) or not value else None
+        for name, value in metadata.items()
+        if name not in ("general.name", "tokenizer.chat_template")
+    }
+    return _plain({**info, "general.parameter_count": parameters})
 
 
 def capabilities(

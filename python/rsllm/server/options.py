@@ -68,45 +68,61 @@ def read(
         **{name: value for name, value in parameters.items() if value is not None},
         **{name: value for name, value in request.items() if value is not None},
     }
-    sampling: dict[str, Any] = {"schema": schema, "logprobs": logprobs}
-    loading: dict[str, Any] = {}
-    warnings: list[str] = []
-    num_keep = DEFAULT_NUM_KEEP
+    taken = _Taken({"schema": schema, "logprobs": logprobs})
     for name, value in given.items():
-        if name in SAMPLING:
-            ours, convert = SAMPLING[name]
-            sampling[ours] = convert(name, value)
-        elif name in LOADING:
-            loading[name] = LOADING[name](name, value)
-        elif name == "num_keep":
-            num_keep = max(0, _integer(name, value))
-        elif name == "num_gpu":
-            if _integer(name, value) > 0:
-                warnings.append("option 'num_gpu' has no effect: this build has no GPU backend, all runs on the CPU")
-        elif name in _OWN:
-            _integer(name, value)
-            warnings.append(f"option {name!r} has no effect: {_OWN[name]}")
-        elif name in _FIELDS:
-            raise ApiError(400, f"option {name!r} is the field {_FIELDS[name]!r} of a request")
-        else:
-            warnings.append(f"unknown option {name[:60]!r} was ignored")
+        taken.take(name, value)
     context = policy.context_size(
         _context("num_ctx", request), _context("num_ctx", parameters), environment_context, training_context
     )
     if context.reason.endswith(("cannot be used",)) or "lowered" in context.reason:
-        warnings.append(f"context: {context.reason}")
-    for warning in warnings:
+        taken.warnings.append(f"context: {context.reason}")
+    for warning in taken.warnings:
         log.warning("%s", warning)
-    threads = loading.get("num_thread") or None
-    if threads is not None and not 0 < threads <= _THREADS_LIMIT:
-        raise OptionError(f"option num_thread must be from 0 to {_THREADS_LIMIT}, not {threads}", name="num_thread")
     return Options(
-        sampling=_validated(sampling),
-        runner=RunnerOptions(context=context.tokens, threads=threads, mmap=loading.get("use_mmap")),
-        num_keep=num_keep,
+        sampling=_validated(taken.sampling),
+        runner=RunnerOptions(context=context.tokens, threads=taken.threads(), mmap=taken.loading.get("use_mmap")),
+        num_keep=taken.num_keep,
         fills_context=given.get("num_predict", given.get("max_tokens")) == FILL_CONTEXT,
-        warnings=warnings,
+        warnings=taken.warnings,
     )
+
+
+@dataclass
+class _Taken:
+    """Options by what they are for, each converted."""
+
+    sampling: dict[str, Any]
+    loading: dict[str, Any] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
+    num_keep: int = DEFAULT_NUM_KEEP
+
+    def take(self, name: str, value: Any) -> None:
+        """The next one; raises `ApiError`."""
+        if name in SAMPLING:
+            ours, convert = SAMPLING[name]
+            self.sampling[ours] = convert(name, value)
+        elif name in LOADING:
+            self.loading[name] = LOADING[name](name, value)
+        elif name == "num_keep":
+            self.num_keep = max(0, _integer(name, value))
+        elif name == "num_gpu":
+            if _integer(name, value) > 0:
+                text = "option 'num_gpu' has no effect: this build has no GPU backend, all runs on the CPU"
+                self.warnings.append(text)
+        elif name in _OWN:
+            _integer(name, value)
+            self.warnings.append(f"option {name!r} has no effect: {_OWN[name]}")
+        elif name in _FIELDS:
+            raise ApiError(400, f"option {name!r} is the field {_FIELDS[name]!r} of a request")
+        else:
+            self.warnings.append(f"unknown option {name[:60]!r} was ignored")
+
+    def threads(self) -> int | None:
+        """How many are wanted; raises `OptionError`."""
+        threads = self.loading.get("num_thread") or None
+        if threads is not None and not 0 < threads <= _THREADS_LIMIT:
+            raise OptionError(f"option num_thread must be from 0 to {_THREADS_LIMIT}, not {threads}", name="num_thread")
+        return threads
 
 
 def _validated(sampling: dict[str, Any]) -> dict[str, Any]:

@@ -52,25 +52,28 @@ def response_request(body: Mapping[str, Any]) -> Translated:
     fields.default_only("store", False)
     fields.default_only("background", False)
     number = random.randrange(_IDS)
-    return Translated(
-        native=native,
-        id=f"resp_{number}",
-        created=now(),
-        warnings=(*dict.fromkeys(warnings), *fields.ignored()),
-        echo={
-            "number": number,
-            "instructions": instructions or None,
-            "tools": declared,
-            "truncation": body.get("truncation") or "disabled",
-            "temperature": options["temperature"],
-            "top_p": 1.0 if top_p is None else top_p,
-            "reasoning": {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")},
-            "max_output_tokens": most,
-            "text": body.get("text") or {"format": {"type": "text"}},
-            "top_logprobs": top or 0,
-            "parallel_tool_calls": native.get("parallel_tool_calls", True),
-        },
-    )
+    echo = {
+        **_echo(body, reasoning),
+        "number": number,
+        "instructions": instructions or None,
+        "tools": declared,
+        "temperature": options["temperature"],
+        "top_p": 1.0 if top_p is None else top_p,
+        "max_output_tokens": most,
+        "top_logprobs": top or 0,
+        "parallel_tool_calls": native.get("parallel_tool_calls", True),
+    }
+    warned = (*dict.fromkeys(warnings), *fields.ignored())
+    return Translated(native=native, id=f"resp_{number}", created=now(), warnings=warned, echo=echo)
+
+
+def _echo(body: Mapping[str, Any], reasoning: Mapping[str, Any]) -> Json:
+    """What the reply repeats as it was sent."""
+    return {
+        "truncation": body.get("truncation") or "disabled",
+        "reasoning": {"effort": reasoning.get("effort"), "summary": reasoning.get("summary")},
+        "text": body.get("text") or {"format": {"type": "text"}},
+    }
 
 
 def _truncates(truncation: str) -> bool:
