@@ -144,9 +144,7 @@ def show(
         "details": {**described(file), **details(stored)},
         "messages": stored.messages,
         "model_info": _model_info(metadata, sum(tensor.n_elements for tensor in tensors), verbose),
-        "tensors": [
-            {"name": tensor.name, "type": tensor.type, "shape": list(reversed(tensor.shape))} for tensor in tensors
-        ],
+        "tensors": [{"name": it.name, "type": it.type, "shape": list(reversed(it.shape))} for it in tensors],
         "capabilities": _abilities(metadata, facts, chosen, bool(stored.projectors)),
         "modified_at": stored.modified_at.isoformat(),
         "requires": _text(stored.config.get("requires")),
