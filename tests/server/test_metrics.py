@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import httpx2
 import pytest
@@ -71,6 +73,21 @@ async def test_everything_is_there_after_an_answer(client: httpx2.AsyncClient) -
     assert of(found, "rsllm_request_seconds_count", route="/api/generate") == 1
     assert ("process_cpu_seconds_total", frozenset()) in found
     assert not [name for name, _ in found if "device" in name or "gpu" in name], "there is none"
+
+
+async def test_memory_of_devices_where_there_are_any(
+    client: httpx2.AsyncClient, bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await client.post("/api/generate", json=BODY)
+    [figures] = await bench.pool.figures(5.0)
+    engine = {**figures.engine, "device_bytes": {"cuda:0": 3_000_000}}
+
+    async def told(seconds: float) -> list[Any]:
+        return [replace(figures, engine=engine)]
+
+    monkeypatch.setattr(bench.pool, "figures", told)
+    found = await samples(client)
+    assert of(found, "rsllm_runner_device_memory_bytes", model="tiny:latest", device="cuda:0") == 3_000_000
 
 
 async def test_names_of_models_that_are_not_there_make_no_series(client: httpx2.AsyncClient) -> None:

@@ -152,6 +152,14 @@ def _runners(snapshot: Snapshot) -> Iterator[Metric]:
     }
     text = "Memory of a model's process: resident, with the pages of mapped files, and of its own, without."
     yield _gauge("rsllm_runner_memory_bytes", text, ["model", "kind"], memory)
+    on_devices = {
+        (*labels, str(device)): taken
+        for labels, engine in engines.items()
+        for device, taken in (engine.get("device_bytes") or {}).items()
+    }
+    if on_devices:
+        text = "Memory that a model takes of a device which has its own."
+        yield _gauge("rsllm_runner_device_memory_bytes", text, ["model", "device"], on_devices)
 
 
 Values = Mapping[Any, float]
