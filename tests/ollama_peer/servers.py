@@ -166,6 +166,7 @@ def _server(kind: str, home: Path, models: Path) -> Iterator[Server]:
         "OLLAMA_HOST": f"127.0.0.1:{port}",
         "OLLAMA_NO_CLOUD": "1",
         "OLLAMA_CONTEXT_LENGTH": "512",
+        "RSLLM_PRIVATE_REGISTRIES": "127.0.0.1",  # Ollama's command cannot tell our server that its user typed the name
         "RSLLM_STATE": str(home / "state"),
         "RSLLM_SERVER": "never",
     }
