@@ -255,3 +255,28 @@ def test_every_status_is_of_a_class_and_folders_are_hidden() -> None:
 def test_what_could_end_a_script_is_escaped() -> None:
     assert encode({"a": "</script>&\u2028é"}) == b'{"a":"\\u003c/script\\u003e\\u0026\\u2028\xc3\xa9"}'
     assert json.loads(encode("<>")) == "<>"
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status", "text"),
+    [
+        ("POST", "/api/me", 403, "ollama cloud is disabled: the account is unavailable"),
+        ("DELETE", "/api/user/keys/abc", 403, "ollama cloud is disabled: the account is unavailable"),
+        ("POST", "/api/signout", 401, "you are not currently signed in"),
+        ("POST", "/api/experimental/web_search", 403, "ollama cloud is disabled: web search is unavailable"),
+        ("POST", "/api/experimental/web_fetch", 403, "ollama cloud is disabled: web fetch is unavailable"),
+    ],
+)
+async def test_there_is_no_cloud(client: httpx2.AsyncClient, method: str, path: str, status: int, text: str) -> None:
+    response = await client.request(method, path, json={"query": "x"})
+    assert (response.status_code, response.json()["error"]) == (status, text)
+
+
+async def test_who_asks_whether_there_is_a_cloud_is_told(client: httpx2.AsyncClient) -> None:
+    assert (await client.get("/api/status")).json() == {"cloud": {"disabled": True, "source": "none"}}
+    assert (await client.get("/api/experimental/model-recommendations")).json() == {"recommendations": []}
+
+
+async def test_no_model_can_hear(client: httpx2.AsyncClient) -> None:
+    response = await client.post("/v1/audio/transcriptions", files={"file": b"RIFF"}, data={"model": "tiny"})
+    assert (response.status_code, response.json()["error"]["type"]) == (400, "invalid_request_error")

@@ -54,7 +54,8 @@ def thinking(served: Served, request: Inference, template: PromptTemplate | None
         name = served.name.model.lower()
         old = any(part in name for part in _OLD_TEMPLATES)
         advice = ". Pull the model again to get the latest version with full thinking support" if old else ""
-        raise ApiError(400, f'"{served.asked}" does not support thinking{advice}')
+        text = f'"{served.asked}" does not support thinking{advice}'
+        raise ApiError(400, text, hint="leave out `think`, or the effort of reasoning, or send false or none")
     return False if request.think is False else None
 
 

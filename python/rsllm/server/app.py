@@ -16,7 +16,7 @@ from starlette.routing import Route
 from rsllm.server import trace as tracing
 from rsllm.server.access import Access, Rules
 from rsllm.server.metrics import Figures
-from rsllm.server.routes import dialects, health, inference, models, transfer
+from rsllm.server.routes import dialects, elsewhere, health, inference, models, transfer
 from rsllm.server.service import Services
 from rsllm.server.spans import Spans
 from rsllm.server.streaming import JsonResponse
@@ -76,10 +76,18 @@ def _routes() -> list[Route]:
         _route("POST", "/api/create", transfer.create),
         _route("HEAD", "/api/blobs/{digest}", transfer.has_blob),
         _route("POST", "/api/blobs/{digest}", transfer.upload),
+        _route("GET", "/api/status", elsewhere.status),
+        _route("POST", "/api/me", elsewhere.account),
+        _route("POST", "/api/signout", elsewhere.sign_out),
+        _route("DELETE", "/api/user/keys/{key}", elsewhere.account),
+        _route("POST", "/api/experimental/web_search", elsewhere.web_search),
+        _route("POST", "/api/experimental/web_fetch", elsewhere.web_fetch),
+        _route("GET", "/api/experimental/model-recommendations", elsewhere.recommendations),
         _route("POST", "/v1/chat/completions", dialects.chat_completions),
         _route("POST", "/v1/completions", dialects.completions_route),
         _route("POST", "/v1/embeddings", dialects.embeddings),
         _route("POST", "/v1/responses", dialects.responses_route),
+        _route("POST", "/v1/audio/transcriptions", elsewhere.transcriptions),
         _route("POST", "/v1/messages", dialects.messages),
         _route("POST", "/v1/messages/count_tokens", dialects.count_tokens),
         _route("GET", "/v1/models", dialects.models),

@@ -45,6 +45,7 @@ class Operation:
 
 
 DIGEST = {"digest": r"^sha256:[0-9a-f]{64}$"}
+KEY = {"key": r"^[A-Za-z0-9_-]+$"}
 MODEL = (400, 404, 413, 500, 503, 504)
 STORE = (400, 401, 404, 413, 500, 502, 507)
 
@@ -70,6 +71,19 @@ OPERATIONS: tuple[Operation, ...] = (
     Operation("HEAD", "/api/blobs/{digest}", "Whether a blob is there", "models", parameters=DIGEST),
     Operation(
         "POST", "/api/blobs/{digest}", "Put a blob", "models", "Bytes", success=201, statuses=STORE, parameters=DIGEST
+    ),
+    Operation("GET", "/api/status", "That there is no cloud", "cloud", reply="Anything", statuses=()),
+    Operation("POST", "/api/me", "Refused: there is no cloud", "cloud", statuses=()),
+    Operation("POST", "/api/signout", "Refused: nobody is signed in", "cloud", statuses=()),
+    Operation("DELETE", "/api/user/keys/{key}", "Refused: there is no cloud", "cloud", statuses=(), parameters=KEY),
+    Operation("POST", "/api/experimental/web_search", "Refused: there is no cloud", "cloud", statuses=()),
+    Operation("POST", "/api/experimental/web_fetch", "Refused: there is no cloud", "cloud", statuses=()),
+    Operation(
+        "GET", "/api/experimental/model-recommendations", "Nothing is recommended", "cloud", reply="Anything",
+        statuses=(),
+    ),
+    Operation(
+        "POST", "/v1/audio/transcriptions", "Refused: no model can hear", "OpenAI", statuses=(400,), error="OpenAIError"
     ),
     Operation(
         "POST", "/v1/chat/completions", "A chat completion", "OpenAI", "OpenAIChat", "OpenAIChatted", EVENTS, MODEL,
