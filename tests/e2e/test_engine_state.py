@@ -8,9 +8,12 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import Any
 
+import numpy
 import pytest
 
+import rsllm
 from rsllm import _core
 from rsllm.errors import OptionError
 from tests.bit_equality import checks
@@ -42,24 +45,51 @@ def test_numbers_do_not_depend_on_company_threads_or_cuts(smollm2_path: Path, ge
         assert [check for check in checks(path, quick=True) if check.different] == []
 
 
-def test_a_saved_prefix_is_taken_up_by_another_engine(smollm2_path: Path, gemma3_path: Path, tmp_path: Path) -> None:
+def test_a_saved_prefix_is_taken_up_by_another_model_of_the_same_file(
+    smollm2_path: Path, gemma3_path: Path, tmp_path: Path
+) -> None:
+    text = "A long text about salt and stones. " * 40
+    saved: dict[Path, bytes] = {}
     for path in (smollm2_path, gemma3_path):
-        options = {"max_tokens": 8, "temperature": 0.0}
-        first = _core.Engine(str(path), context=1024, threads=2)
-        ids = first.tokenize("A long text about salt and stones. " * 40, add_special=True)
-        saved = first.save_prefix(ids)
-        file = first.persist_prefix(ids, str(tmp_path))
-        expected = answer(first.generate(ids, options))
-        first.close()
-        second = _core.Engine(str(path), context=1024, threads=2)
-        assert second.restore_prefix(saved) == len(ids) // 64 * 64
-        assert (file, len(ids) // 64 * 64, None) in second.restore_prefixes(str(tmp_path))
-        generation = second.generate(ids, options)
-        assert answer(generation) == expected
-        assert generation.stats()["cached_tokens"] == len(ids) // 64 * 64
-        with pytest.raises(OptionError, match="damaged"):
-            second.restore_prefix(saved[:-1] + bytes([saved[-1] ^ 1]))
-        second.close()
+        with rsllm.load(path, context=1024, threads=2) as first:
+            count = len(first.tokenize(text, add_special=True)) // 64 * 64
+            saved[path] = first.save_prefix(text)
+            file = first.persist_prefix(text, tmp_path)
+            expected = first.generate(text, max_tokens=8, temperature=0.0)
+        with rsllm.load(path, context=1024, threads=2) as second:
+            assert second.restore_prefix(saved[path]) == count
+            assert (file, count, None) in second.restore_prefixes(tmp_path)
+            reply = second.generate(text, max_tokens=8, temperature=0.0)
+            assert (reply.tokens, reply.stats.cached_tokens) == (expected.tokens, count)
+            with pytest.raises(OptionError, match="damaged"):
+                second.restore_prefix(saved[path][:-1] + bytes([saved[path][-1] ^ 1]))
+        with rsllm.load(path, context=1024, threads=2) as third:
+            assert third.restore_prefixes(tmp_path / "none") == []
+            assert (file, count, None) in third.restore_prefixes(tmp_path)
+            assert third.generate(text, max_tokens=1).stats.cached_tokens == count
+    with rsllm.load(smollm2_path, context=1024, threads=2) as other:
+        with pytest.raises(OptionError, match="another model"):
+            other.restore_prefix(saved[gemma3_path])
+        assert [error for _, _, error in other.restore_prefixes(tmp_path)] == [None], "another model's is left alone"
+    with (
+        rsllm.load(smollm2_path, context=1024, threads=2, kv_type="q8_0") as quantised,
+        pytest.raises(OptionError, match="q8_0"),
+    ):
+        quantised.restore_prefix(saved[smollm2_path])
+
+
+def test_every_kv_type_is_near_the_exact_one(smollm2_path: Path) -> None:
+    """Bounds of some five times what was measured."""
+    text = "The river rises in the mountains, passes three towns and a lake, and reaches the sea after 900 miles. " * 3
+    found: dict[str, numpy.ndarray[Any, Any]] = {}
+    for kv_type in ("f32", "f16", "bf16", "q8_0", "q4_0"):
+        with rsllm.load(smollm2_path, context=256, threads=2, kv_type=kv_type) as model:
+            rows = model.logits(model.tokenize(text)).astype(numpy.float64)
+            found[kv_type] = rows - numpy.log(numpy.exp(rows).sum(axis=1, keepdims=True))
+    exact = found.pop("f32")
+    for kv_type, bound in {"f16": 2e-4, "bf16": 3e-4, "q8_0": 2.5e-3, "q4_0": 0.5}.items():
+        divergence = (numpy.exp(exact) * (exact - found[kv_type])).sum(axis=1).mean()
+        assert 0 < divergence < bound, (kv_type, divergence)
 
 
 def test_a_full_context_is_shifted_when_asked_for(smollm2_path: Path) -> None:
