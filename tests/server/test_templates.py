@@ -251,3 +251,38 @@ async def test_a_named_parser_decides_how_replies_are_read(client: httpx2.AsyncC
         message = (await client.post("/api/chat", json=body)).json()["message"]
         assert (message.get("thinking"), message["content"]) == (thinking, content)
         assert len(message.get("tool_calls", ())) == calls
+
+
+# Variables of the request.
+
+DATED = "{% if not date_string is defined %}{% set date_string = '26 Jul 2024' %}{% endif %}{{ date_string }} "
+
+
+async def test_variables_of_the_request_reach_the_template(client: httpx2.AsyncClient, bench: Bench) -> None:
+    """TPL-08."""
+    bench.add(metadata={**METADATA, "tokenizer.chat_template": DATED + "{{ messages[0].content }}"})
+    assert await rendered(client, "chat") == "26 Jul 2024 hi"
+    variables = {"date_string": "30 Nov 2026"}
+    assert await rendered(client, "chat", chat_template_kwargs=variables) == "30 Nov 2026 hi"
+    body = {"model": "tiny", "messages": HI, "chat_template_kwargs": variables, "_debug_render_only": True}
+    reply = (await client.post("/v1/chat/completions", json=body)).json()
+    assert reply["_debug_info"]["rendered_template"] == "30 Nov 2026 hi"
+    for wrong in ({"messages": []}, {"tools": []}, {"bos_token": "x"}, [], "x"):
+        response = await client.post("/api/chat", json={**body, "chat_template_kwargs": wrong})
+        assert response.status_code == 400 and "chat_template_kwargs" in response.json()["error"]
+    with_go(bench, MODERN)
+    reply = (await client.post("/api/chat", json={**body, "stream": False})).json()
+    assert reply["warnings"] == ["field 'chat_template_kwargs' has no effect: the model's template is Go's"]
+
+
+async def test_thinking_by_a_variable_is_thinking(client: httpx2.AsyncClient, bench: Bench) -> None:
+    template = "{% if enable_thinking %}<think>\n{% else %}<think></think>{% endif %}"
+    says = ["Hm", "</think>", "Yes"]
+    bench.add(behaviour={"says": says}, metadata={**METADATA, "tokenizer.chat_template": template})
+    body = {"model": "tiny", "messages": HI, "stream": False, "chat_template_kwargs": {"enable_thinking": True}}
+    message = (await client.post("/api/chat", json=body)).json()["message"]
+    assert (message["thinking"], message["content"]) == ("Hm", "Yes")
+    off = {"enable_thinking": False}
+    assert await rendered(client, "chat", chat_template_kwargs=off) == "<think></think>"
+    bench.add()  # which does not think: no reason to refuse
+    assert (await client.post("/api/chat", json=body)).status_code == 200

@@ -65,6 +65,8 @@ def wish_warnings(served: Served, request: ChatRequest) -> list[str]:
     template = served.chosen.template
     if request.think and request.think_is_optional and template is not None and not template.thinks:
         warnings.append("the model does not support thinking: it was left out")
+    if request.variables and template is not None and template.is_go:
+        warnings.append("field 'chat_template_kwargs' has no effect: the model's template is Go's")
     if request.tools and request.schema is not None and not is_forced_call(request.schema, request.tools):
         warnings.append("the format leaves the model no room to call a tool")
     return warnings

@@ -209,7 +209,10 @@ def _chat_task(served: Served, request: ChatRequest) -> _Task:
     messages = _conversation(served, request)
 
     async def prompt(lease: Lease, fit: Fit) -> Prompt:
-        return await chat_prompt(lease, lambda kept: template.render(kept, tools=tools, think=think), messages, fit=fit)
+        def render(kept: Sequence[Message]) -> list[tuple[str, bool]]:
+            return template.render(kept, tools=tools, think=think, variables=request.variables)
+
+        return await chat_prompt(lease, render, messages, fit=fit)
 
     warnings = [*abilities.template_warnings(served), *abilities.wish_warnings(served, request)]
     reading = _reading(served, template, think, tools, one_call=not request.parallel_tool_calls)

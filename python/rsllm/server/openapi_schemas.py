@@ -57,6 +57,7 @@ FORMAT: Schema = {
     "anyOf": [_words("json", ""), OBJECT],
     "description": "`json`, or a JSON schema that the answer is to meet; keys come in the order of the schema.",
 }
+VARIABLES: Schema = {**OBJECT, "description": "What a Jinja template is told beside the conversation."}
 THINK: Schema = {"enum": [True, False, "low", "medium", "high", "max"]}
 MODEL: Schema = {**STRING, "description": "The name of a model of the store."}
 TRUNCATE: Schema = {**BOOLEAN, "default": False, "description": "A prompt that is too long may lose a part."}
@@ -148,6 +149,7 @@ def _native() -> dict[str, Schema]:
             "model",
             messages=_list(_one("NativeMessage")),
             tools=_list(_one("Tool")),
+            chat_template_kwargs=VARIABLES,
             parallel_tool_calls={
                 **BOOLEAN,
                 "default": True,
@@ -328,6 +330,7 @@ def _openai() -> dict[str, Schema]:
             tools=_list(_one("Tool")),
             tool_choice=choice,
             parallel_tool_calls=BOOLEAN,
+            chat_template_kwargs=VARIABLES,
             store=BOOLEAN,
             _debug_render_only=BOOLEAN,
             **sampling,

@@ -15,6 +15,8 @@ __all__ = ["ChatRequest", "EmbedRequest", "GenerateRequest", "Inference", "Trans
 
 TOP_LOGPROBS_LIMIT = 20
 _LEVELS = ("high", "medium", "low", "max")
+# What a template is told that is no variable of the caller's.
+RESERVED = frozenset({"messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,13 +93,24 @@ class ChatRequest(Inference):
     """Each has a member `function`, an object; the other members are as they were sent."""
     parallel_tool_calls: bool = True
     """Ours: otherwise the answer ends with its first call."""
+    variables: dict[str, Any] = field(default_factory=dict)
+    """Ours too: what the template is told beside the conversation."""
 
     @classmethod
     def read(cls, body: Body) -> ChatRequest:
         messages = tuple(read_message(value, index) for index, value in enumerate(body.items("messages")))
         tools = tuple(read_tool(value, f"tools[{index}]") for index, value in enumerate(body.items("tools")))
-        parallel = body.flag("parallel_tool_calls", True)
-        return cls(messages=messages, tools=tools, parallel_tool_calls=parallel, **_inference(body))
+        variables = body.mapping("chat_template_kwargs")
+        if taken := sorted(RESERVED & variables.keys()):
+            raise ApiError(400, f"chat_template_kwargs cannot set {taken[0]!r}: a field of the request does")
+        fields: dict[str, Any] = dict(
+            messages=messages, tools=tools, parallel_tool_calls=body.flag("parallel_tool_calls", True)
+        )
+        inference = _inference(body)
+        thinks = variables.get("enable_thinking")
+        if inference["think"] is None and isinstance(thinks, bool):  # other servers' name for it
+            inference |= {"think": thinks, "think_is_optional": True}
+        return cls(variables=variables, **fields, **inference)
 
     @property
     def is_empty(self) -> bool:

@@ -82,8 +82,16 @@ class PromptTemplate:
         """How replies are written."""
         return choose_parser(self._variant(tools).source, tools, named=self._parser)
 
-    def render(self, messages: Sequence[Message], *, tools: Tools = (), think: bool | str | None = None) -> list[Part]:
-        """The prompt in parts: text, and whether it is the template's. Raises `TemplateError`."""
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        tools: Tools = (),
+        think: bool | str | None = None,
+        variables: Mapping[str, Any] | None = None,
+    ) -> list[Part]:
+        """The prompt in parts: text, and whether it is the template's; `variables` are for Jinja alone. Raises
+        `TemplateError`."""
         template = self._variant(tools)
         if isinstance(template, GoChatTemplate):
             kept = _without_thoughts(messages) if self._strips_thoughts else messages
@@ -91,7 +99,7 @@ class PromptTemplate:
         begun = _begun_answer(messages)
         options: dict[str, Any] = {
             "tools": list(tools) or None,
-            "variables": jinja_variables(template.source, think, tools),
+            "variables": {**jinja_variables(template.source, think, tools), **(variables or {})},
             "add_generation_prompt": not begun,
         }
         parts = _rendered(template, messages, options)

@@ -61,6 +61,8 @@ def chat_request(body: Mapping[str, Any]) -> Translated:
     native |= fitting(fields)
     native |= {name: fields.take(name) for name in ("logprobs", "top_logprobs", "_debug_render_only")}
     _tools(fields, native, warnings)
+    if variables := fields.mapping("chat_template_kwargs"):
+        native["chat_template_kwargs"] = variables
     wanted = copies(fields)
     if not fields.flag("parallel_tool_calls", True):
         native["parallel_tool_calls"] = False
