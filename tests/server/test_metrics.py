@@ -43,6 +43,7 @@ def of(found: Samples, name: str, **labels: str) -> float:
 
 
 async def test_everything_is_there_after_an_answer(client: httpx2.AsyncClient) -> None:
+    """OBS-01."""
     assert (await client.post("/api/generate", json=BODY)).status_code == 200
     found = await samples(client)
     tiny = {"model": "tiny:latest"}
@@ -70,6 +71,8 @@ async def test_everything_is_there_after_an_answer(client: httpx2.AsyncClient) -
     assert of(found, "rsllm_runner_memory_bytes", **tiny, kind="own") > 1 << 20
     pages = [of(found, "rsllm_kv_pages", **tiny, state=state) for state in ("used", "cached", "free")]
     assert pages == [0, 1, 4095]
+    assert of(found, "rsllm_engine_batches_total", **tiny, sequences="1") == 3
+    assert of(found, "rsllm_engine_batches_total", **tiny, sequences="any") == 2
     assert of(found, "rsllm_request_seconds_count", route="/api/generate") == 1
     assert ("process_cpu_seconds_total", frozenset()) in found
     assert not [name for name, _ in found if "device" in name or "gpu" in name], "there is none"

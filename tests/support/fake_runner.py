@@ -128,7 +128,7 @@ class FakeEngine:
     def metrics(self) -> dict[str, Any]:
         used = FakeGeneration.running
         pages = {"pages": self.context, "page_len": 1, "pages_free": self.context - 1 - used, "pages_cached": 1}
-        return {"running": used, **pages}
+        return {"running": used, "batch_sizes": [(1, 3), (None, 2)], **pages}
 
     def generate(self, ids: list[int], options: dict[str, Any]) -> FakeGeneration:
         if len(ids) >= self.context:

@@ -142,6 +142,13 @@ def _runners(snapshot: Snapshot) -> Iterator[Metric]:
     for name, text in _ENGINE_COUNTS.items():
         values = {labels: engine[name] for labels, engine in engines.items() if name in engine}
         yield _counter(f"rsllm_engine_{name}", text, ["model"], values)
+    sizes = {
+        (*labels, "any" if most is None else str(most)): steps
+        for labels, engine in engines.items()
+        for most, steps in engine.get("batch_sizes", ())
+    }
+    text = "Steps of the engine, by how many sequences they advanced at most."
+    yield _counter("rsllm_engine_batches", text, ["model", "sequences"], sizes)
     cpu = {labels: process["cpu_seconds"] for labels, process in processes.items() if "cpu_seconds" in process}
     yield _counter("rsllm_runner_cpu_seconds", "Processor time of a model's process.", ["model"], cpu, "seconds")
     memory = {
