@@ -28,6 +28,7 @@ __all__ = ["Done", "Server", "manifest_of", "ollama_server", "rsllm_server"]
 ROOT = Path(__file__).parents[2]
 _START_SECONDS = 60
 _COMMAND_SECONDS = 90
+_TAIL = 800
 # How a terminal is told to draw: Ollama does so in pipes as well.
 _DRAWING = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 
@@ -42,7 +43,7 @@ class Done:
 
     def ok(self) -> str:
         """What it printed; it must have gone well."""
-        assert self.code == 0, f"status {self.code}: {self.err or self.out}"
+        assert self.code == 0, f"status {self.code}: {(self.err or self.out)[-_TAIL:]}"
         return self.out
 
     @property
@@ -50,7 +51,7 @@ class Done:
         """The error that it ended with."""
         assert self.code != 0, self.out
         lines = [line for line in self.err.splitlines() if line.startswith("Error: ")]
-        assert lines, self.err
+        assert lines, self.err[-_TAIL:]
         return lines[-1].removeprefix("Error: ")
 
 
@@ -166,7 +167,8 @@ def _server(kind: str, home: Path, models: Path) -> Iterator[Server]:
         "OLLAMA_HOST": f"127.0.0.1:{port}",
         "OLLAMA_NO_CLOUD": "1",
         "OLLAMA_CONTEXT_LENGTH": "512",
-        "RSLLM_PRIVATE_REGISTRIES": "127.0.0.1",  # Ollama's command cannot tell our server that its user typed the name
+        # Ollama's command cannot tell our server that its user typed a name.
+        "RSLLM_PRIVATE_REGISTRIES": "127.0.0.1,localhost",
         "RSLLM_STATE": str(home / "state"),
         "RSLLM_SERVER": "never",
     }
