@@ -260,6 +260,7 @@ def test_a_manifest_of_ten_gigabytes_is_not_read(
 def test_a_digest_that_is_none_is_refused(
     digest: str | None, media_type: str, store: Store, registry: HostileRegistry, tmp_path: Path
 ) -> None:
+    """SEC-06, CVE-2024-37032."""
     text = "null" if digest is None else f'"{digest}"'
     raw = f'{{"layers":[{{"mediaType":"{media_type}","digest":{text},"size":4}}]}}'.encode()
     registry.manifests["library/m", "latest"] = raw

@@ -53,6 +53,8 @@ def test_a_redirect_that_must_not_be_followed(
     kind_of_request: str, location: str, kind: type[Exception], reason: str, store: Store, registry: HostileRegistry,
     manifest: Manifest, tmp_path: Path,
 ) -> None:  # fmt: skip
+    """SEC-08."""
+
     async def resolver(host: str, port: int) -> list[str]:
         return {"inside.test": ["192.168.1.1"]}[host]
 
@@ -144,6 +146,7 @@ def test_a_registry_that_is_never_content(
 def test_a_realm_on_another_host_is_not_asked(
     realm: str, store: Store, registry: HostileRegistry, manifest: Manifest, tmp_path: Path
 ) -> None:
+    """SEC-07."""
     registry.lock(realm=realm)
     with pytest.raises(RegistryError, match=r"does not match original host|not an http address"):
         pull_it(store, registry, tmp_path)
@@ -175,6 +178,7 @@ def test_a_registry_that_wants_a_password(
 def test_over_the_api_a_private_registry_needs_the_list(
     store: Store, registry: HostileRegistry, manifest: Manifest, tmp_path: Path
 ) -> None:
+    """SEC-08."""
     with pytest.raises(AddressRefusedError, match="private address") as caught:
         pull_it(store, registry, tmp_path, user_typed=False)
     assert registry.host in (caught.value.hint or "")

@@ -125,6 +125,7 @@ def thinker(place: dict[str, str]) -> str:
 
 
 def test_a_constraint_waits_for_the_end_of_the_thoughts(server: str, thinker: str) -> None:
+    """STR-12."""
     schema = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
     messages: list[dict[str, str]] = []
     for name, age in (("Bob", "5"), ("Eve", "6"), ("Joe", "8"), ("Ann", "7")):  # what it is shown it does again
@@ -180,6 +181,7 @@ def test_a_template_and_a_prompt_of_the_request(server: str) -> None:
     ],
 )
 def test_a_constraint_that_is_none_is_refused(server: str, fields: dict[str, Any], text: str) -> None:
+    """STR-13, STR-14."""
     body = {"model": "smollm2", "prompt": "hi", "stream": True, **fields}
     response = httpx2.post(f"{server}/api/generate", json=body, timeout=120)
     assert response.status_code == 400, response.text
@@ -187,6 +189,7 @@ def test_a_constraint_that_is_none_is_refused(server: str, fields: dict[str, Any
 
 
 def test_a_stop_string_across_tokens_never_leaks(server: str) -> None:
+    """HTTP-01, HTTP-02, HTTP-03."""
     options = {**GREEDY, "num_predict": 24}
     text = ask(server, "generate", prompt="Tell me of the sea.", options=options)["response"]
     for begin, length in ((9, 9), (12, 2), (5, 14)):  # they begin and end within tokens
@@ -201,6 +204,8 @@ def test_a_stop_string_across_tokens_never_leaks(server: str) -> None:
 
 
 def test_seeds(server: str) -> None:
+    """SMP-03."""
+
     def say(**options: Any) -> str:
         return str(ask(server, "generate", prompt="Tell me a story.", options={**GREEDY, **options})["response"])
 
@@ -209,6 +214,7 @@ def test_seeds(server: str) -> None:
 
 
 def test_embeddings_of_a_batch_are_those_of_each(server: str) -> None:
+    """EMB-02, EMB-06."""
     texts = [f"chunk {index} " + "word " * (index % 5 * 20) for index in range(12)]
     together = ask(server, "embed", input=texts)["embeddings"]
     for text, vector in list(zip(texts, together, strict=True))[:4]:

@@ -61,6 +61,7 @@ async def test_paths_and_methods_that_are_not_there(client: httpx2.AsyncClient) 
 async def test_only_names_of_this_machine_reach_a_server_on_it(
     client: httpx2.AsyncClient, host: str, allowed: bool
 ) -> None:
+    """CVE-2024-28224."""
     response = await client.get("/api/tags", headers={"host": host})
     assert response.status_code == (200 if allowed else 403)
     assert allowed or "is not a name of this machine" in response.json()["error"]
@@ -86,6 +87,7 @@ def test_a_public_server_checks_no_names() -> None:
     ],
 )
 async def test_origins(client: httpx2.AsyncClient, origin: str, allowed: bool) -> None:
+    """HTTP-18, CVE-2024-28224."""
     response = await client.post("/api/show", json={"model": "tiny"}, headers={"origin": origin})
     assert (response.status_code != 403) is allowed
     if allowed:
@@ -97,6 +99,7 @@ async def test_origins(client: httpx2.AsyncClient, origin: str, allowed: bool) -
 
 
 async def test_preflight(client: httpx2.AsyncClient) -> None:
+    """HTTP-18."""
     asked = {"origin": "http://localhost:3000", "access-control-request-method": "POST"}
     response = await client.options("/api/chat", headers=asked)
     assert response.status_code == 204
@@ -151,6 +154,7 @@ async def test_the_key_of_other_protocols(make_bench: Callable[..., Bench]) -> N
 
 
 def test_a_public_address_needs_a_key_or_permission() -> None:
+    """CVE-2025-63389."""
     home = {"HOME": "/h"}
     public = Address.parse("0.0.0.0")
     with pytest.raises(OptionError, match="no API key is set"):
@@ -207,18 +211,21 @@ async def test_the_content_type_does_not_matter(client: httpx2.AsyncClient) -> N
     ],
 )
 async def test_bodies_that_are_wrong(client: httpx2.AsyncClient, body: bytes, text: str) -> None:
+    """HTTP-06."""
     response = await client.post("/api/generate", content=body)
     assert response.status_code == 400, response.text
     assert text in response.json()["error"]
 
 
 async def test_half_a_pair_is_no_reason_to_fail(client: httpx2.AsyncClient) -> None:
+    """HTTP-06."""
     body = b'{"model": "tiny", "prompt": "a\\ud83db \\ud83d\\ude00", "stream": false, "_debug_render_only": true}'
     reply = (await client.post("/api/generate", content=body)).json()
     assert "a\ufffdb \U0001f600" in reply["_debug_info"]["rendered_template"]
 
 
 async def test_a_body_that_is_too_large_is_413(make_bench: Callable[..., Bench]) -> None:
+    """SEC-02."""
     bench = make_bench(environment={"RSLLM_MAX_BODY": "1000"})
     bench.add()
 

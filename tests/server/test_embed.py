@@ -51,6 +51,7 @@ async def test_the_pooling_is_that_of_the_file(client: httpx2.AsyncClient, bench
 
 
 async def test_fewer_dimensions_are_normalised_again(client: httpx2.AsyncClient, vectors: Any) -> None:
+    """EMB-09."""
     (vector,) = (await ask(client, input="abcd", dimensions=2)).json()["embeddings"]
     assert vector == pytest.approx([0.8, 0.6])
     assert len((await ask(client, input="abcd", dimensions=4)).json()["embeddings"][0]) == 4
@@ -73,6 +74,7 @@ async def test_many_inputs_keep_their_order(client: httpx2.AsyncClient, vectors:
 
 
 async def test_an_input_that_is_too_long(client: httpx2.AsyncClient, bench: Bench, vectors: Any) -> None:
+    """EMB-10."""
     bench.add(behaviour={"context": 10})
     reply = (await ask(client, input=["x" * 30, "y"])).json()
     assert len(vectors[0][0][0]) == 10
@@ -96,6 +98,7 @@ async def test_models_that_are_not_there(client: httpx2.AsyncClient) -> None:
 
 
 async def test_the_older_route(client: httpx2.AsyncClient, vectors: Any) -> None:
+    """EMB-01."""
     response = await client.post("/api/embeddings", json={"model": "tiny", "prompt": "abc"})
     assert response.json() == {"embedding": [3.0, 3.0, 4.0, 0.0]}
     assert vectors[0][1]["normalise"] is False
@@ -104,6 +107,8 @@ async def test_the_older_route(client: httpx2.AsyncClient, vectors: Any) -> None
 
 
 async def test_what_is_no_number_is_an_error(client: httpx2.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """EMB-03."""
+
     async def embed(self: Lease, inputs: list[list[int]], options: dict[str, Any]) -> bytearray:
         return bytearray(struct.pack("<2f", 1.0, float("nan")))
 

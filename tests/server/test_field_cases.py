@@ -35,6 +35,7 @@ def sse(text: str) -> list[Any]:
 
 @pytest.mark.parametrize("path", ["/api/chat", "/v1/chat/completions", "/v1/messages"])
 async def test_roles_that_must_alternate(client: httpx2.AsyncClient, bench: Bench, path: str) -> None:
+    """TPL-14."""
     reason = "Conversation roles must alternate user/assistant/user/assistant/..."
     with_template(
         bench,
@@ -48,6 +49,7 @@ async def test_roles_that_must_alternate(client: httpx2.AsyncClient, bench: Benc
 
 
 async def test_a_role_that_the_template_refuses(client: httpx2.AsyncClient, bench: Bench) -> None:
+    """TPL-15."""
     with_template(
         bench, "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}"
     )
@@ -56,6 +58,7 @@ async def test_a_role_that_the_template_refuses(client: httpx2.AsyncClient, benc
 
 
 async def test_no_content_beside_a_call(client: httpx2.AsyncClient, bench: Bench) -> None:
+    """TPL-16, TOOL-12."""
     with_template(bench, HERMES)
     arguments = '{"actor_id":"22"}'
     call = {"id": "0", "type": "function", "function": {"name": "get-profile", "arguments": arguments}}
@@ -74,6 +77,7 @@ async def test_no_content_beside_a_call(client: httpx2.AsyncClient, bench: Bench
 
 
 async def test_an_unsafe_template_runs_nothing(client: httpx2.AsyncClient, bench: Bench) -> None:
+    """TPL-19."""
     with_template(bench, '{{ lipsum.__globals__["os"].popen("id").read() }}')
     response = await post(client, "/api/chat", messages=HI)
     assert response.status_code == 400
@@ -83,6 +87,7 @@ async def test_an_unsafe_template_runs_nothing(client: httpx2.AsyncClient, bench
 async def test_a_template_without_end_is_stopped_and_others_are_served(
     client: httpx2.AsyncClient, bench: Bench
 ) -> None:
+    """TPL-20."""
     with_template(bench, "{% for i in range(99999) %}{% for j in range(99999) %}x{% endfor %}{% endfor %}")
     assert (await post(client, "/api/chat", messages=HI)).status_code == 400
     with_template(bench, CHATML)
@@ -93,6 +98,8 @@ async def test_a_template_without_end_is_stopped_and_others_are_served(
 
 
 def test_what_a_parameter_is_described_as_does_not_matter() -> None:
+    """TOOL-09."""
+
     def schema(description: str) -> Any:
         parameters = {
             "type": "object",
@@ -116,6 +123,7 @@ async def test_a_format_leaves_no_room_for_calls_and_that_is_said(client: httpx2
 
 
 async def test_parameters_keep_their_order(client: httpx2.AsyncClient, bench: Bench) -> None:
+    """TOOL-11."""
     with_template(bench, HERMES, says_in_schema=['{"name": "f", "arguments": {"b": 1, "a": 2}}'])
     parameters = {"type": "object", "properties": {"b": {"type": "integer"}, "a": {"type": "integer"}}}
     tools = [{"type": "function", "function": {"name": "f", "parameters": parameters}}]
@@ -145,6 +153,7 @@ async def test_parameters_keep_their_order(client: httpx2.AsyncClient, bench: Be
 async def test_calls_in_all_their_shapes(
     client: httpx2.AsyncClient, bench: Bench, says: str, calls: int | None, content: str | None, delay: float
 ) -> None:
+    """TOOL-05, TOOL-06, TOOL-07, TOOL-08, TOOL-10."""
     with_template(bench, HERMES, says=[says[i : i + 5] for i in range(0, len(says), 5)], delay=delay)
     body = {"messages": HI, "tools": TOOLS}
     native = (await post(client, "/api/chat", **body)).json()["message"]
@@ -164,6 +173,7 @@ async def test_calls_in_all_their_shapes(
 
 
 async def test_counts_where_they_are_wanted(client: httpx2.AsyncClient, bench: Bench) -> None:
+    """HTTP-07, HTTP-08."""
     bench.add(behaviour={"delay": 0.01})
     body = {"model": "tiny", "messages": HI, "stream": True}
     text = (await client.post("/v1/chat/completions", json={**body, "stream_options": {"include_usage": True}})).text
@@ -188,6 +198,7 @@ async def test_counts_where_they_are_wanted(client: httpx2.AsyncClient, bench: B
 async def test_a_runner_that_dies_is_said(
     client: httpx2.AsyncClient, bench: Bench, path: str, fields: dict[str, Any], last: str
 ) -> None:
+    """HTTP-14."""
     bench.add(behaviour={"delay": 0.03, "crash_after": 2})
     response = await client.post(path, json={"model": "tiny", "stream": True, **fields})
     assert response.status_code == 200
@@ -209,11 +220,13 @@ async def test_content_in_parts_with_an_image(client: httpx2.AsyncClient) -> Non
 
 
 async def test_options_at_the_top_are_said_to_have_no_effect(client: httpx2.AsyncClient) -> None:
+    """HTTP-10."""
     reply = (await post(client, "/api/chat", messages=HI, temperature=0, seed=123)).json()
     assert [warning.split()[0] for warning in reply["warnings"]] == ["'temperature'", "'seed'"]
 
 
 async def test_a_schema_as_a_text_is_refused(client: httpx2.AsyncClient) -> None:
+    """STR-15."""
     response = await post(client, "/api/chat", messages=HI, format='{"type":"object"}')
     assert response.status_code == 400
     assert 'expected "json" or a valid JSON Schema object' in response.json()["error"]
@@ -236,6 +249,7 @@ async def test_a_schema_as_a_text_is_refused(client: httpx2.AsyncClient) -> None
     ],
 )
 async def test_extreme_values(client: httpx2.AsyncClient, options: dict[str, Any], name: str) -> None:
+    """SMP-01."""
     response = await post(client, "/api/chat", messages=HI, options=options)
     assert response.status_code == 400
     assert name in response.json()["error"]
@@ -243,10 +257,12 @@ async def test_extreme_values(client: httpx2.AsyncClient, options: dict[str, Any
 
 @pytest.mark.parametrize("options", [{"top_k": -1}, {"top_k": 0}, {"top_k": 2**31}, {"seed": -1}, {"num_keep": 10**6}])
 async def test_values_with_a_meaning_of_their_own(client: httpx2.AsyncClient, options: dict[str, Any]) -> None:
+    """SMP-01."""
     assert (await post(client, "/api/chat", messages=HI, options=options)).status_code == 200
 
 
 async def test_to_keep_more_than_there_is(client: httpx2.AsyncClient, bench: Bench) -> None:
+    """SMP-02."""
     bench.add(behaviour={"context": 100})
     reply = await post(client, "/api/generate", prompt="x" * 500, raw=True, options={"num_keep": 400})
     assert reply.status_code == 200
@@ -257,6 +273,7 @@ async def test_to_keep_more_than_there_is(client: httpx2.AsyncClient, bench: Ben
 
 
 async def test_embeddings_as_base64_are_float32(client: httpx2.AsyncClient) -> None:
+    """EMB-04, EMB-05."""
     for given in ("hello world", ["hello world"]):
         numbers = (await post(client, "/v1/embeddings", input=given)).json()["data"][0]["embedding"]
         packed = (await post(client, "/v1/embeddings", input=given, encoding_format="base64")).json()["data"]
@@ -266,6 +283,7 @@ async def test_embeddings_as_base64_are_float32(client: httpx2.AsyncClient) -> N
 
 
 async def test_a_native_stream_and_a_whole_reply_have_their_types(client: httpx2.AsyncClient) -> None:
+    """HTTP-15."""
     assert lines(await client.post("/api/chat", json={"model": "tiny", "messages": HI}))[-1]["done"]
     whole = await post(client, "/api/chat", messages=HI)
     assert whole.headers["content-type"] == "application/json; charset=utf-8"
@@ -276,6 +294,8 @@ async def test_a_native_stream_and_a_whole_reply_have_their_types(client: httpx2
     ("hi", False, [104, 105]),
 ])  # fmt: skip
 async def test_prompts_begin_with_one_token_of_the_beginning(text: str, add_bos: bool, ids: list[int]) -> None:
+    """TPL-17."""
+
     class Held:
         info = {"context": 100}  # noqa: RUF012
         special_tokens = {"bos": 1, "add_bos": add_bos}  # noqa: RUF012

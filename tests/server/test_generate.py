@@ -91,6 +91,7 @@ async def test_an_empty_prompt_unloads(client: httpx2.AsyncClient, bench: Bench,
 async def test_keep_alive_in_its_forms(
     client: httpx2.AsyncClient, bench: Bench, keep_alive: Any, seconds: float | None
 ) -> None:
+    """HTTP-09."""
     await ask(client, keep_alive=keep_alive)
     (status,) = bench.pool.status()
     assert status.expires_in == (float("inf") if seconds is None else pytest.approx(seconds, abs=5))
@@ -165,6 +166,7 @@ async def test_what_has_no_effect_is_said(client: httpx2.AsyncClient) -> None:
 async def test_a_mistake_in_an_option_is_a_400_that_names_it(
     client: httpx2.AsyncClient, options: dict[str, Any], text: str
 ) -> None:
+    """HTTP-11."""
     body = json.dumps({"model": "tiny", "prompt": "hi", "options": options})
     response = await client.post("/api/generate", content=body)
     assert response.status_code == 400, response.text
@@ -233,6 +235,7 @@ async def test_a_failure_before_the_first_piece_has_its_own_status(client: httpx
 
 
 async def test_a_failure_after_the_first_piece_is_the_last_line(client: httpx2.AsyncClient, bench: Bench) -> None:
+    """HTTP-14."""
     bench.add(behaviour={"delay": 0.03, "crash_after": 2})
     response = await client.post("/api/generate", json={"model": "tiny", "prompt": "hi"})
     assert response.status_code == 200

@@ -84,6 +84,7 @@ async def test_one_line_a_request_says_what_it_took(
 async def test_a_failure_can_be_found_by_its_id(
     make_bench: Callable[..., Bench], caplog: pytest.LogCaptureFixture
 ) -> None:
+    """OBS-02."""
     bench = make_bench()
     bench.add(behaviour={"crash_after": 1, "delay": 0.05})
     async with bench.pool, asking(bench) as client:

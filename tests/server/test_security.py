@@ -142,6 +142,7 @@ async def test_what_a_dead_runner_wrote_names_no_folder(make_bench: Callable[...
 async def test_no_error_names_a_folder(
     client: httpx2.AsyncClient, bench: Bench, tmp_path: Path, method: str, path: str, body: Any
 ) -> None:
+    """SEC-05, CVE-2024-39719."""
     damaged = bench.add("damaged")
     Path(damaged).chmod(0o600)
     Path(damaged).write_bytes(b"GG")

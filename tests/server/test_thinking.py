@@ -86,6 +86,7 @@ async def test_a_model_that_need_not_think(client: httpx2.AsyncClient, bench: Be
 
 
 async def test_the_prompt_opens_the_thoughts(client: httpx2.AsyncClient, bench: Bench) -> None:
+    """HTTP-17."""
     thinker(bench, ["reason…", "</think>", "391"], OPENING)
     assert (await chat(client))["message"] == {"role": "assistant", "content": "391", "thinking": "reason…"}
     reply = await generate(client)
@@ -98,6 +99,7 @@ async def test_the_prompt_opens_the_thoughts(client: httpx2.AsyncClient, bench: 
 async def test_thinking_off_leaves_no_trace_in_the_answer(
     client: httpx2.AsyncClient, bench: Bench, template: str
 ) -> None:
+    """HTTP-16."""
     says = ["reason…", "</think>", "391"] if template == OPENING else ["<think>reason…", "</think>", "391"]
     thinker(bench, says, template)
     if template == THINKING:  # the closed thoughts of the prompt do not keep this model from thinking again
@@ -156,6 +158,7 @@ async def test_a_notation_that_nobody_knows_is_said(client: httpx2.AsyncClient, 
 
 
 async def test_a_constraint_begins_behind_the_thoughts(client: httpx2.AsyncClient, bench: Bench) -> None:
+    """STR-12."""
     thinker(bench, says_in_schema=['{"a":', "1}"])
     reply = await chat(client, format=SCHEMA)
     assert reply["message"] == {"role": "assistant", "content": '{"a":1}', "thinking": "Hm, so"}

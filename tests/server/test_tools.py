@@ -71,6 +71,7 @@ async def test_calls_of_a_whole_reply(client: httpx2.AsyncClient, bench: Bench) 
 
 
 async def test_calls_stream_whole_and_the_last_chunk_has_the_counts(client: httpx2.AsyncClient, bench: Bench) -> None:
+    """TOOL-13."""
     caller(bench, delay=0.01)
     events = lines(await client.post("/api/chat", json={"model": "tiny", "messages": HI, "tools": TOOLS}))
     with_calls = [event["message"] for event in events if event["message"].get("tool_calls")]
@@ -123,11 +124,13 @@ async def test_calls_that_begin_with_a_control_token(client: httpx2.AsyncClient,
 
 
 async def test_a_tool_reaches_the_template_as_it_was_sent(client: httpx2.AsyncClient, bench: Bench) -> None:
+    """TOOL-02."""
     caller(bench)
     assert (await rendered(client)).startswith(json.dumps(TOOLS[0]) + "\n")
 
 
 async def test_what_clients_leave_out_of_tools(client: httpx2.AsyncClient, bench: Bench) -> None:
+    """TOOL-03, TOOL-04."""
     caller(bench)
     empty = {"name": "f", "parameters": {"type": "object", "properties": [], "required": []}}
     text = await rendered(client, tools=[{"function": empty}, {"function": {"name": "g"}}])
@@ -250,6 +253,7 @@ def sse(text: str) -> list[Any]:
 
 
 async def test_openai_streams_calls_with_their_indices(client: httpx2.AsyncClient, bench: Bench) -> None:
+    """TOOL-01."""
     caller(bench, delay=0.01)
     body = {"model": "tiny", "messages": HI, "tools": TOOLS}
     chunks = sse((await client.post("/v1/chat/completions", json={**body, "stream": True})).text)

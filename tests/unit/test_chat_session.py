@@ -48,6 +48,7 @@ def test_a_list_of_messages_goes_on_from_the_history(model: rsllm.Model, core: A
 
 @pytest.mark.parametrize("add_bos", [False, True])
 def test_there_is_one_bos_where_the_model_wants_one(model: rsllm.Model, core: Any, add_bos: bool) -> None:
+    """TPL-17."""
     core.behaviour.add_bos = add_bos
     model.chat().generate("hi")
     core.behaviour.template = "{{ bos_token }}" + core.CHATML

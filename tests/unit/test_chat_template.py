@@ -52,16 +52,19 @@ def render(source: str, messages: Any = M3, **variables: Any) -> str:
     ],
 )
 def test_constructs_that_other_engines_have_missed(source: str, expected: str) -> None:
+    """TPL-01, TPL-02, TPL-03, TPL-04, TPL-06, TPL-07, TPL-08, TPL-09, TPL-10, TPL-11, TPL-12, TPL-13, in this order."""
     assert render(source) == expected
 
 
 def test_variables_reach_the_template() -> None:
+    """TPL-08."""
     assert render("{{ date_string }} {{ enable_thinking }}", date_string="today", enable_thinking=False) == (
         "today False"
     )
 
 
 def test_tools_keep_their_key_order_and_their_characters() -> None:
+    """TPL-05."""
     tool = {
         "name": "get_weather",
         "description": "Compare if temp > 10 & humidity < 50 (user's choice)",
@@ -74,6 +77,7 @@ def test_tools_keep_their_key_order_and_their_characters() -> None:
 
 
 def test_a_refusal_is_the_templates_own_words() -> None:
+    """TPL-14."""
     source = (
         "\n{% for m in messages %}{% if (m['role']=='user') != (loop.index0 % 2 == 0) %}"
         "{{ raise_exception('Conversation roles must alternate user/assistant/user/assistant/...') }}"
@@ -86,6 +90,7 @@ def test_a_refusal_is_the_templates_own_words() -> None:
 
 
 def test_null_content_is_an_absent_key() -> None:
+    """TPL-16, TOOL-12."""
     assert render("{{ messages[0].content is defined }}", [{"role": "assistant", "content": None}]) == "False"
 
 
@@ -100,6 +105,7 @@ def test_errors_name_the_line(source: str, line: int) -> None:
 
 
 def test_a_go_template_is_recognised() -> None:
+    """TPL-18."""
     with pytest.raises(TemplateError) as caught:
         render("{{- if .System }}{{ .System }}{{ end }}{{- range $i, $_ := .Messages }}{{ end }}")
     assert caught.value.hint is not None
@@ -117,6 +123,7 @@ def test_a_go_template_is_recognised() -> None:
     ],
 )
 def test_the_sandbox_refuses(source: str) -> None:
+    """TPL-19, CVE-2024-34359."""
     with pytest.raises(TemplateError):
         render(source)
 
@@ -156,11 +163,13 @@ def test_the_sandbox_refuses(source: str) -> None:
     ],
 )
 def test_a_template_that_runs_wild_is_stopped_soon(source: str) -> None:
+    """TPL-20."""
     with pytest.raises(TemplateError):
         render(source)  # unbounded, each of these would run into the suite's own limit, or out of memory
 
 
 def test_the_users_text_is_told_from_the_templates() -> None:
+    """SEC-03."""
     template = ChatTemplate(CHATML, control_texts=CONTROL)
     parts = template.render([{"role": "user", "content": "a <|im_end|>\n b"}])
     assert parts == [

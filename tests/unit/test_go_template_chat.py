@@ -71,6 +71,7 @@ def text(source: str, messages: Any = (), **options: Any) -> str:
 @pytest.mark.parametrize("conversation", CONVERSATIONS)
 @pytest.mark.parametrize("name", sorted(STOP_STRINGS))
 def test_published_templates_render_as_recorded(name: str, conversation: str) -> None:
+    """TPL-18."""
     template = GoChatTemplate((PUBLISHED / f"{name}.gotmpl").read_text(encoding="utf-8"))
     recorded = (PUBLISHED / "testdata" / f"{name}.gotmpl" / conversation).read_text(encoding="utf-8")
     assert template.render_text(CONVERSATIONS[conversation]) == recorded

@@ -24,6 +24,7 @@ from rsllm.registry.transport import PinnedTransport
     ],
 )  # fmt: skip
 def test_what_is_not_public_is_refused(text: str) -> None:
+    """SEC-08."""
     assert not is_public(ip_address(text))
     with pytest.raises(AddressRefusedError, match="private address"):
         AddressRules().check("name.test", 443, [text])

@@ -355,6 +355,7 @@ def test_a_closing_tag_within_a_text_does_not_close() -> None:
     ],
 )
 def test_calls_without_a_tag(text: str, found: list[object]) -> None:
+    """TOOL-04, TOOL-06."""
     for template in ("{{ messages }}", "<tool_call>", "[TOOL_CALLS]"):
         parts = parse(start(template), [text])
         assert calls(parts) == found
@@ -375,6 +376,7 @@ def test_calls_without_a_tag(text: str, found: list[object]) -> None:
     ],
 )
 def test_text_that_merely_looks_like_a_call(text: str) -> None:
+    """TOOL-07."""
     parser = start("{{ messages }}")
     parts = parse(parser, [text])
     assert calls(parts) == [] and content(parts) == text and parser.warnings == []
