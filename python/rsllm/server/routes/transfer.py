@@ -13,6 +13,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from rsllm.errors import GgufError, ModelNotFoundError, TemplateError
+from rsllm.refs import is_demo
 from rsllm.refs.sources import is_source
 from rsllm.server import options
 from rsllm.server.errors import ApiError
@@ -153,7 +154,8 @@ async def _create(services: Services, name: ModelName, asked: Any) -> AsyncItera
         try:
             await asyncio.to_thread(services.models.store.find, source)
         except ModelNotFoundError:
-            async for event in services.pull(services.models.store, source, insecure=False, typed=False):
+            reference = asked.from_ if is_demo(asked.from_) else source
+            async for event in services.pull(services.models.store, reference, insecure=False, typed=False):
                 if event.status != "success":  # that is for the end of it all
                     yield event
     try:
