@@ -57,6 +57,14 @@ def case_message() -> None:
     assert reply.usage.input_tokens > 10 and 0 < reply.usage.output_tokens <= 12
 
 
+def case_count_tokens() -> None:
+    counted = client.messages.count_tokens(model=MODEL, messages=ASK, system="You answer questions.")
+    reply = client.messages.create(**GREEDY, system="You answer questions.")
+    assert counted.input_tokens == reply.usage.input_tokens
+    long = [{"role": "user", "content": TOO_LONG}]
+    assert client.messages.count_tokens(model=MODEL, messages=long).input_tokens > 2048
+
+
 def case_events() -> None:
     whole = client.messages.create(**GREEDY)
     events = list(client.messages.create(**GREEDY, stream=True))

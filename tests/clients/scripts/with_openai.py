@@ -180,6 +180,20 @@ def case_completions() -> None:
     assert chunks[-1].usage.completion_tokens == reply.usage.completion_tokens
 
 
+def case_completions_of_several_prompts() -> None:
+    asked = {"model": MODEL, "temperature": 0, "max_tokens": 12}
+    alone = client.completions.create(prompt=QUESTION, **asked).choices[0].text
+    reply = client.completions.create(prompt=[QUESTION, "Say hello."], **asked)
+    assert [choice.index for choice in reply.choices] == [0, 1]
+    assert reply.choices[0].text == alone
+    texts = {0: "", 1: ""}
+    for chunk in client.completions.create(prompt=[QUESTION, "Say hello."], stream=True, **asked):
+        texts[chunk.choices[0].index] += chunk.choices[0].text
+    assert list(texts.values()) == [choice.text for choice in reply.choices]
+    ids = client.completions.create(prompt=[504, 3575, 282], **asked)  # "The capital of"
+    assert ids.usage.prompt_tokens == 3 and ids.choices[0].text
+
+
 def case_embeddings() -> None:
     texts = ["the cat sat", "the cat sat down"]
     packed = client.embeddings.create(model=MODEL, input=texts)  # base64, unless asked otherwise
