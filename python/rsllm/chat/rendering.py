@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rsllm.chat.go.budget import Budget
 from rsllm.chat.go.capabilities import Capabilities, capabilities_of, go_capabilities, jinja_capabilities, prefers_go
 from rsllm.chat.go.known import STOP_STRINGS, closest_template
-from rsllm.chat.go.marks import Marks
-from rsllm.chat.go.messages import message_value, tools_value
-from rsllm.chat.go.template import GoTemplate
 from rsllm.chat.taint import ROLES, Taint
 from rsllm.errors import TemplateError
+
+if TYPE_CHECKING:
+    from rsllm.chat.go.marks import Marks
 
 __all__ = [
     "STOP_STRINGS",
@@ -46,6 +45,9 @@ class GoChatTemplate:
 
     def __init__(self, source: str, *, now: Callable[[], datetime] = datetime.now) -> None:
         """Parse `source`; `now` is the clock of `currentDate`. Raises `TemplateError` with the line."""
+        # The language is imported with the first template in it: most models bring one of Jinja.
+        from rsllm.chat.go.template import GoTemplate
+
         self.source = source
         self._template = GoTemplate(source)
         self._now = now
@@ -83,6 +85,8 @@ class GoChatTemplate:
             think = _think_of(variables)
         try:
             given = _Given(messages, tools or (), prompt, suffix, think)
+            from rsllm.chat.go.marks import Marks
+
             taint = Taint(self.source, *_strings([list(messages), list(given.tools), prompt, suffix]))
             return taint.parts(self._text(given, Marks(taint)))
         except RecursionError as error:  # hostile nesting of the caller's data
@@ -93,6 +97,9 @@ class GoChatTemplate:
         return "".join(text for text, _ in self.render(messages, **options))
 
     def _text(self, given: _Given, marks: Marks) -> str:
+        from rsllm.chat.go.budget import Budget
+        from rsllm.chat.go.messages import message_value, tools_value
+
         budget = Budget()  # one for all turns together
 
         def execute(data: Mapping[str, Any], *, cut: bool = False) -> str:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import functools
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from rsllm.chat.go.template import GoTemplate
 from rsllm.chat.parsers.go_tags import thinking_tags
 from rsllm.chat.taint import ROLES
+
+if TYPE_CHECKING:
+    from rsllm.chat.go.template import GoTemplate
 
 __all__ = ["Capabilities", "capabilities_of", "go_capabilities", "jinja_capabilities", "prefers_go"]
 
@@ -29,6 +32,8 @@ class Capabilities:
 
 def go_capabilities(source: str) -> Capabilities:
     """Of a Go template; raises `TemplateError` where it is none."""
+    from rsllm.chat.go.template import GoTemplate
+
     return capabilities_of(GoTemplate(source))
 
 
