@@ -120,12 +120,20 @@ async def test_a_kill_in_mid_sentence_is_a_named_error_and_the_pool_goes_on(
 async def test_a_caller_that_leaves_frees_the_engine(pool: RunnerPool, smollm2_path: Path) -> None:
     """CON-03 (a, b): the next request does not wait for what nobody reads any more."""
     async with pool.use(smollm2_path, options=RunnerOptions(context=4096)) as runner:
-        generation = await runner.generate([5] * 3000, validate({"ignore_eos": True}))
-        await asyncio.sleep(0.2)  # in the middle of the prompt
-        await generation.aclose()
-        generation = await runner.generate([1, 2, 3], validate({"max_tokens": 2, "ignore_eos": True}))
+        for number, prompt in enumerate(([5] * 3000, [1, 2, 3]), start=1):
+            generation = await runner.generate(prompt, validate({"ignore_eos": True}))
+            await asyncio.sleep(0.2)  # in the middle of the prompt, or of the answer
+            await generation.aclose()
+            while (engine := (await pool.figures(60))[0].engine)["ended"] < number:
+                await asyncio.sleep(0.01)
+            assert engine["running"] == 0
+            assert engine["prefill_tokens"] < 3000, "the prompt was computed to its end"
+        generation = await runner.generate([7, 8, 9], validate({"max_tokens": 2, "ignore_eos": True}))
         tokens = [token async for token in generation]
         assert sum(len(token.ids) for token in tokens) == 2
+        while (after := (await pool.figures(60))[0].engine)["ended"] < 3:
+            await asyncio.sleep(0.01)
+        assert after["decode_tokens"] - engine["decode_tokens"] <= 1, "nothing else was computed"
 
 
 PARENT = """

@@ -247,6 +247,8 @@ async def test_a_dead_client_frees_its_place(make_bench: Callable[..., Bench], w
         first.cancel()
         await until(lambda: running(bench) == 0)
         await asyncio.gather(first, return_exceptions=True)
+        while (await bench.pool.figures(10))[0].engine["running"]:  # the engine hears of it too
+            await asyncio.sleep(0.01)
         short = {**body, "stream": False, "options": {"num_predict": 2}}
         assert (await client.post(url + "/api/generate", json=short)).json()["eval_count"] == 2
         assert bench.pool.metrics().counts.abandoned == (where == "queued")
