@@ -11,7 +11,7 @@ import pytest
 
 from rsllm.chat.template import ChatTemplate
 from rsllm.errors import TemplateError
-from tests.support.conversations import CONVERSATIONS, GOLDEN, INJECTION, NOW, SPECIAL_TOKENS, render_all
+from tests.support.conversations import CONVERSATIONS, GOLDEN, INJECTION, NOW, OPTIONS, SPECIAL_TOKENS, render_all
 
 CONTROL = ("<|im_start|>", "<|im_end|>", "<s>", "</s>", "<start_of_turn>", "<end_of_turn>", "[INST]", "[/INST]")
 
@@ -27,7 +27,7 @@ def test_published_templates_render_as_transformers_renders_them(templates_dir: 
     def render(source: str, conversation: str) -> str | None:
         messages, tools = CONVERSATIONS[conversation]
         try:
-            text = compiled(source).render_text(messages, tools=tools)
+            text = compiled(source).render_text(messages, tools=tools, **OPTIONS.get(conversation, {}))
         except TemplateError:
             return None
         return hashlib.sha256(text.encode()).hexdigest()

@@ -30,6 +30,9 @@ _TOOLS = [
     }
 ]
 _CALL = {"id": "abcdefghi", "type": "function", "function": {"name": "get_weather", "arguments": {"city": "Paris"}}}
+_OTHER_CALL = {
+    "id": "bcdefghij", "type": "function", "function": {"name": "get_weather", "arguments": {"city": "Köln", "n": 2}},
+}  # fmt: skip
 
 
 def _user(content: Any) -> dict[str, Any]:
@@ -60,7 +63,32 @@ CONVERSATIONS: dict[str, tuple[list[dict[str, Any]], list[dict[str, Any]] | None
     ),
     "parts": ([_user([{"type": "text", "text": "part one"}, {"type": "text", "text": "two"}])], None),
     "two users": ([_user("a"), _user("b")], None),
+    "two calls": (
+        [
+            _user("weather?"),
+            _assistant("Let me see. ", tool_calls=[_CALL, _OTHER_CALL]),
+            {"role": "tool", "tool_call_id": "abcdefghi", "name": "get_weather", "content": '{"t": 3}'},
+            {"role": "tool", "tool_call_id": "bcdefghij", "name": "get_weather", "content": "é <b>"},
+        ],
+        _TOOLS,
+    ),
+    "reasoning": ([_user("q"), _assistant("answer", reasoning_content="hm\n"), _user("more")], None),
+    "reasoning and calls": (
+        [
+            _user("weather?"),
+            _assistant("", reasoning="hm", tool_calls=[_CALL]),
+            {"role": "tool", "tool_call_id": "abcdefghi", "name": "get_weather", "content": '{"t": 3}'},
+        ],
+        _TOOLS,
+    ),
+    "no prompt": ([_system("s"), _user("q"), _assistant("a")], None),
+    "think not": ([_user("q")], _TOOLS),
 }
+OPTIONS: dict[str, dict[str, Any]] = {
+    "no prompt": {"add_generation_prompt": False},
+    "think not": {"variables": {"enable_thinking": False, "thinking": False, "reasoning_effort": "low"}},
+}
+"""Beside the messages and the tools; a prompt for an answer is wanted unless they say otherwise."""
 
 
 def render_all(templates: Path, render: Callable[[str, str], str | None]) -> dict[str, str | None]:

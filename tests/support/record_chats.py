@@ -12,7 +12,7 @@ import json
 import sys
 from pathlib import Path
 
-from tests.support.conversations import CONVERSATIONS, GOLDEN, NOW, SPECIAL_TOKENS, render_all
+from tests.support.conversations import CONVERSATIONS, GOLDEN, NOW, OPTIONS, SPECIAL_TOKENS, render_all
 
 
 class _FixedClock(datetime.datetime):
@@ -26,13 +26,16 @@ def _render(source: str, conversation: str) -> str | None:
 
     utils.datetime = _FixedClock
     messages, tools = CONVERSATIONS[conversation]
+    options = OPTIONS.get(conversation, {})
     try:
-        text = utils._compile_jinja_template(source).render(
-            messages=utils._plain_template_data(utils._normalize_chat_messages(messages)),
+        # What `apply_chat_template` calls, with what it makes of the messages.
+        [text], _ = utils.render_jinja_template(
+            [utils._normalize_chat_messages(messages)],
             tools=tools,
-            documents=None,
-            add_generation_prompt=True,
+            chat_template=source,
+            add_generation_prompt=options.get("add_generation_prompt", True),
             **SPECIAL_TOKENS,
+            **options.get("variables", {}),
         )
     except Exception:
         return None

@@ -21,6 +21,7 @@ from rsllm.errors import TemplateError
 __all__ = ["ChatTemplate"]
 
 _KEY = "tokenizer.chat_template"
+_REASONING = ("reasoning_content", "thinking", "reasoning")
 # llama.cpp's token types whose text is read as a control token wherever special tokens are parsed.
 _CONTROL_TYPES = frozenset({2, 3})  # unknown, control
 # Names that transformers gives to templates, and the metadata key with the token's id.
@@ -119,7 +120,7 @@ class ChatTemplate:
         [('<s>', True), ('a <s>', False)]
         """
         given = {
-            "messages": [_without_none(_plain(message)) for message in messages],
+            "messages": [_with_reasoning(_without_none(_plain(message))) for message in messages],
             "tools": _plain(list(tools)) if tools is not None else None,
             "documents": None,
             **{name: _plain(value) for name, value in (variables or {}).items()},
@@ -202,6 +203,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     raise TemplateError(f"messages, tools and variables are made of JSON types, not of {type(value).__name__}")
+
+
+def _with_reasoning(message: Any) -> Any:
+    """What was thought, under the names that templates know it by, whichever of them the message uses."""
+    thought = next((message[name] for name in _REASONING if name in message), None)
+    return message if thought is None else {"thinking": thought, **message, "reasoning_content": thought}
 
 
 def _without_none(message: Any) -> Any:
