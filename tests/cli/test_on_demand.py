@@ -55,7 +55,7 @@ def servers(port: int | str) -> list[int]:
             command, environment = (folder / "cmdline").read_bytes(), (folder / "environ").read_bytes()
         except OSError:
             continue
-        if b"\0serve\0" in command and f"OLLAMA_HOST=127.0.0.1:{port}\0".encode() in environment + b"\0":
+        if b"\0rsllm.server\0" in command and f"OLLAMA_HOST=127.0.0.1:{port}\0".encode() in environment + b"\0":
             found.append(int(folder.name))
     return found
 
@@ -134,6 +134,24 @@ def test_what_is_heavy_waits_until_it_is_needed(module: str) -> None:
     assert module in imported
     heavy = {"httpx2", "starlette", "uvicorn", "cryptography", "rich", "numpy", "jinja2", "asyncio", "subprocess"}
     assert not heavy & imported
+
+
+def test_a_server_listens_before_it_imports_what_only_some_requests_need() -> None:
+    run = subprocess.run(
+        [sys.executable, "-X", "importtime", "-c", "import rsllm.server.main"],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        check=True,
+    )
+    imported = {line.rsplit("|", 1)[1].strip() for line in run.stderr.splitlines() if line.startswith("import time:")}
+    assert "uvicorn" in imported
+    for late in (
+        "cryptography", "httpx2", "jinja2", "numpy", "prometheus_client", "rich", "rsllm._core",
+        "rsllm.chat.go.evaluator", "rsllm.registry", "rsllm.server.dialects", "rsllm.server.generation",
+        "rsllm.server.listing", "rsllm.server.openapi",
+    ):  # fmt: skip
+        assert late not in imported, late
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"], ["list", "--help"]])

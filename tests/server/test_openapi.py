@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -166,3 +168,12 @@ async def test_replies_are_what_is_said_of_them(
 async def test_what_is_loaded_and_what_is_known_of_a_model(client: httpx2.AsyncClient) -> None:
     await client.post("/api/generate", json={"model": "tiny"})
     check("Running", (await client.get("/api/ps")).json())
+
+
+def test_every_handler_that_is_imported_late_is_there() -> None:
+    from rsllm.server import app
+
+    late = set(re.findall(r'"(\w+:\w+)"\)', Path(app.__file__).read_text()))
+    assert len(late) > 25
+    for handler in late:
+        assert callable(app._found(handler))

@@ -13,7 +13,7 @@ import socket
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rsllm.address import Address
 from rsllm.config import config
@@ -106,18 +106,19 @@ class Starting:
 
 
 def _spawn(address: Address, log: Path, runs_model: bool) -> subprocess.Popen[bytes]:
+    import json
     import os
     import subprocess
 
     settings = config()
-    arguments = ["serve", "--log-file", str(log), *(["--warm"] if runs_model else [])]
+    asked: dict[str, Any] = {"log_file": str(log), "warm": runs_model}
     if settings.server == "auto" and math.isfinite(settings.server_idle_seconds):
-        arguments += ["--idle-exit", f"{settings.server_idle_seconds:g}s"]
+        asked["idle_seconds"] = settings.server_idle_seconds
     host = f"[{address.host}]" if ":" in address.host else address.host
     with log.open("ab") as output:
         return subprocess.Popen(
             # Not from the working folder (-P): what lies there is not ours.
-            [sys.executable, "-P", "-m", "rsllm", *arguments],
+            [sys.executable, "-P", "-m", "rsllm.server", json.dumps(asked)],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

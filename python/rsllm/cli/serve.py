@@ -34,8 +34,7 @@ class _Duration(click.ParamType):  # type: ignore[type-arg]
 @click.option(
     "--log-file", type=click.Path(dir_okay=False, path_type=Path), help="Log there, in three files of 5 MiB at most."
 )
-@click.option("--warm", is_flag=True, hidden=True, help="Start the process of the first model at once.")
-def command(host: str | None, allow_public: bool, idle_exit: float | None, log_file: Path | None, warm: bool) -> None:
+def command(host: str | None, allow_public: bool, idle_exit: float | None, log_file: Path | None) -> None:
     """Start the server. It logs to standard error; Ctrl-C ends it when the requests that run are done.
 
     \b
@@ -74,5 +73,4 @@ def command(host: str | None, allow_public: bool, idle_exit: float | None, log_f
         allow_public=allow_public,
         idle_seconds=idle_exit,
         log_file=log_file,
-        warm=warm,
     )

@@ -26,10 +26,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rsllm.server import trace as tracing
-from rsllm.server.dialects import anthropic, openai
 from rsllm.server.errors import ApiError, answer
 from rsllm.server.metrics import Figures
-from rsllm.server.routes import health
+from rsllm.server.routes.paths import PROBES
 from rsllm.server.service import Services
 from rsllm.server.spans import Spans
 from rsllm.server.streaming import JsonResponse
@@ -154,7 +153,7 @@ class Access:
     def _over(self, trace: Trace, headers: Headers) -> None:
         trace.ended = time.perf_counter()
         self._figures.request(trace)
-        is_probe = trace.path in health.PATHS
+        is_probe = trace.path in PROBES
         if not is_probe:
             self._services.last_request = time.monotonic()
             if self._spans is not None:
@@ -207,6 +206,8 @@ def _refuse(
     path = scope["path"]
     if not path.startswith("/v1/"):
         return JsonResponse(told.body, told.status, headers)
+    from rsllm.server.dialects import anthropic, openai
+
     shape = anthropic.error_reply if path.startswith("/v1/messages") else openai.error_reply
     return JsonResponse(shape(told.status, told.body), told.status, headers)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import importlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from starlette.applications import Starlette
@@ -16,7 +17,6 @@ from starlette.routing import Route
 from rsllm.server import trace as tracing
 from rsllm.server.access import Access, Rules
 from rsllm.server.metrics import Figures
-from rsllm.server.routes import dialects, elsewhere, health, inference, models, transfer
 from rsllm.server.service import Services
 from rsllm.server.spans import Spans
 from rsllm.server.streaming import JsonResponse
@@ -57,56 +57,64 @@ def create_app(services: Services, *, rules: Rules | None = None, spans: Spans |
 def _routes() -> list[Route]:
     return [
         _route("GET", "/", _alive),
-        _route("GET", "/healthz", health.health),
-        _route("GET", "/readyz", health.ready),
-        _route("GET", "/metrics", health.metrics),
+        _route("GET", "/healthz", "health:health"),
+        _route("GET", "/readyz", "health:ready"),
+        _route("GET", "/metrics", "health:metrics"),
         _route("GET", "/openapi.json", _openapi),
         _route("GET", "/api/version", _version),
-        _route("POST", "/api/generate", inference.generate),
-        _route("POST", "/api/chat", inference.chat),
-        _route("POST", "/api/embed", inference.embed),
-        _route("POST", "/api/embeddings", inference.embeddings),
-        _route("GET", "/api/tags", models.tags),
-        _route("GET", "/api/ps", models.ps),
-        _route("POST", "/api/show", models.show),
-        _route("POST", "/api/copy", models.copy),
-        _route("DELETE", "/api/delete", models.delete),
-        _route("POST", "/api/pull", transfer.pull),
-        _route("POST", "/api/push", transfer.push),
-        _route("POST", "/api/create", transfer.create),
-        _route("HEAD", "/api/blobs/{digest}", transfer.has_blob),
-        _route("POST", "/api/blobs/{digest}", transfer.upload),
-        _route("GET", "/api/status", elsewhere.status),
-        _route("POST", "/api/me", elsewhere.account),
-        _route("POST", "/api/signout", elsewhere.sign_out),
-        _route("DELETE", "/api/user/keys/{key}", elsewhere.account),
-        _route("POST", "/api/experimental/web_search", elsewhere.web_search),
-        _route("POST", "/api/experimental/web_fetch", elsewhere.web_fetch),
-        _route("GET", "/api/experimental/model-recommendations", elsewhere.recommendations),
-        _route("POST", "/v1/chat/completions", dialects.chat_completions),
-        _route("POST", "/v1/completions", dialects.completions_route),
-        _route("POST", "/v1/embeddings", dialects.embeddings),
-        _route("POST", "/v1/responses", dialects.responses_route),
-        _route("POST", "/v1/audio/transcriptions", elsewhere.transcriptions),
-        _route("POST", "/v1/messages", dialects.messages),
-        _route("POST", "/v1/messages/count_tokens", dialects.count_tokens),
-        _route("GET", "/v1/models", dialects.models),
-        _route("GET", "/v1/models/{model:path}", dialects.model),
+        _route("POST", "/api/generate", "inference:generate"),
+        _route("POST", "/api/chat", "inference:chat"),
+        _route("POST", "/api/embed", "inference:embed"),
+        _route("POST", "/api/embeddings", "inference:embeddings"),
+        _route("GET", "/api/tags", "models:tags"),
+        _route("GET", "/api/ps", "models:ps"),
+        _route("POST", "/api/show", "models:show"),
+        _route("POST", "/api/copy", "models:copy"),
+        _route("DELETE", "/api/delete", "models:delete"),
+        _route("POST", "/api/pull", "transfer:pull"),
+        _route("POST", "/api/push", "transfer:push"),
+        _route("POST", "/api/create", "transfer:create"),
+        _route("HEAD", "/api/blobs/{digest}", "transfer:has_blob"),
+        _route("POST", "/api/blobs/{digest}", "transfer:upload"),
+        _route("GET", "/api/status", "elsewhere:status"),
+        _route("POST", "/api/me", "elsewhere:account"),
+        _route("POST", "/api/signout", "elsewhere:sign_out"),
+        _route("DELETE", "/api/user/keys/{key}", "elsewhere:account"),
+        _route("POST", "/api/experimental/web_search", "elsewhere:web_search"),
+        _route("POST", "/api/experimental/web_fetch", "elsewhere:web_fetch"),
+        _route("GET", "/api/experimental/model-recommendations", "elsewhere:recommendations"),
+        _route("POST", "/v1/chat/completions", "dialects:chat_completions"),
+        _route("POST", "/v1/completions", "dialects:completions_route"),
+        _route("POST", "/v1/embeddings", "dialects:embeddings"),
+        _route("POST", "/v1/responses", "dialects:responses_route"),
+        _route("POST", "/v1/audio/transcriptions", "elsewhere:transcriptions"),
+        _route("POST", "/v1/messages", "dialects:messages"),
+        _route("POST", "/v1/messages/count_tokens", "dialects:count_tokens"),
+        _route("GET", "/v1/models", "dialects:models"),
+        _route("GET", "/v1/models/{model:path}", "dialects:model"),
     ]
 
 
-def _route(method: str, path: str, handler: Handler) -> Route:
+def _route(method: str, path: str, handler: Handler | str) -> Route:
+    """`handler` may be `module:function` of `routes`, imported with its first request: so a server listens sooner."""
+
     async def endpoint(request: Request) -> Response:
         if (trace := tracing.current()) is not None:
             trace.route = path
         try:
-            return await handler(request)
+            return await (_found(handler) if isinstance(handler, str) else handler)(request)
         except ClientDisconnect:
             return Response(status_code=tracing.CLIENT_GONE)
         except Exception as error:
             return JsonResponse.of_error(error, hidden=request.app.state.services.hidden)
 
     return Route(path, endpoint, methods=[method], name=f"{method} {path}")
+
+
+def _found(handler: str) -> Handler:
+    module, _, function = handler.partition(":")
+    found: Handler = getattr(importlib.import_module(f"rsllm.server.routes.{module}"), function)
+    return found
 
 
 async def _alive(request: Request) -> Response:

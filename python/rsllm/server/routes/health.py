@@ -13,10 +13,7 @@ from rsllm.server.routes.common import services_of
 from rsllm.server.service import Services
 from rsllm.server.streaming import JsonResponse
 
-__all__ = ["PATHS", "health", "metrics", "ready"]
-
-PATHS = ("/healthz", "/readyz", "/metrics")
-"""Asked for over and over by machines: no use of the server, and no line in its log."""
+__all__ = ["health", "metrics", "ready"]
 
 # A runner that does not say within this what it takes is left out.
 _RUNNER_SECONDS = 1.0
