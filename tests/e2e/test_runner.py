@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 import rsllm
-from rsllm.errors import ContextLengthError, GgufError, OptionError, RunnerCrashedError
+from rsllm.config import Config
+from rsllm.errors import BackendError, ContextLengthError, GgufError, OptionError, RunnerCrashedError
 from rsllm.options import validate
 from rsllm.runner.policy import RunnerOptions
 from rsllm.runner.pool import RunnerPool
@@ -198,6 +199,18 @@ async def test_random_trouble_under_load_with_a_model(tmp_path: Path) -> None:
 async def test_a_little_random_trouble_with_a_model(smollm2_path: Path) -> None:
     report = await soak(WORKER_COMMAND, [str(smollm2_path)], rounds=5, seed=3)
     assert report.problems == []
+
+
+@pytest.mark.parametrize(("memory_bytes", "fits"), [(64 << 20, False), (400 << 20, True)])
+async def test_a_runner_may_have_a_memory_limit(smollm2_path: Path, memory_bytes: int, fits: bool) -> None:
+    """RSLLM_RUNNER_MEMORY: mapped weights do not count, and what cannot be had is named."""
+    config = Config.from_environment({"HOME": "/", "RSLLM_RUNNER_MEMORY": str(memory_bytes)})
+    async with RunnerPool.from_config(config) as pool:
+        if fits:
+            assert (await answer(pool, smollm2_path, PROMPTS[0], max_tokens=2))[1]
+        else:
+            with pytest.raises(BackendError, match=r"cannot allocate \d+ bytes for `"):
+                await pool.load(smollm2_path, options=CONTEXT)
 
 
 @pytest.mark.parametrize("context", [None, 300, 2048])
