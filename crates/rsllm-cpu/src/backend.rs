@@ -2,12 +2,14 @@
 
 use rsllm_quant::GgmlType;
 use rsllm_tensor::{
-    Activation, AttentionParams, Backend, BackendError, KvLayout, LowRank, MoeFfn, MoeRouteParams,
-    Op, PageId, Product, RopeParams, RopeTable, RowSet, Step, StepLimits, WeightSource,
+    Activation, AttentionParams, Backend, BackendError, GatedFfn, KvLayout, LowRank, MoeFfn,
+    MoeRouteParams, Op, PageId, Product, RopeParams, RopeTable, RowSet, Step, StepLimits,
+    WeightSource,
 };
 
 use crate::adapters;
 use crate::attention::{Attention, AttentionScratch};
+use crate::ffn;
 use crate::isa::Isa;
 use crate::kernels::Kernels;
 use crate::kv::CpuKv;
@@ -477,16 +479,28 @@ impl Backend for CpuBackend {
     ) -> Result<()> {
         check(Op::GatedAct, "width of up", gate.width, up.width)?;
         let n_rows = self.step.counts_of(rows).n_rows;
-        let (width, up, kernels) = (gate.width, up.rows(n_rows), self.kernels);
-        ops::for_rows(
-            &mut self.pool,
-            Op::GatedAct,
-            gate.rows_mut(n_rows),
-            width,
-            |first, rows| {
-                ops::gate(kernels, activation, rows, &up[first * width..]);
-            },
-        )
+        let (width, up) = (gate.width, up.rows(n_rows));
+        let gate = gate.rows_mut(n_rows);
+        ops::gate(self.kernels, &mut self.pool, activation, gate, up, width)
+    }
+
+    fn gated_ffn(
+        &mut self,
+        dst: &mut CpuBuffer,
+        x: &CpuBuffer,
+        ffn: &GatedFfn<'_, CpuWeight>,
+        inner: [&mut CpuBuffer; 2],
+        rows: RowSet,
+    ) -> Result<()> {
+        let counts = self.step.counts_of(rows);
+        let scratch = prepared(self.scratch.as_mut());
+        let mut matmul = Matmul {
+            kernels: self.kernels,
+            pool: &mut self.pool,
+            scratch: &mut scratch.matmul,
+            outputs: rows == RowSet::Outputs,
+        };
+        ffn::run(&mut matmul, dst, x, ffn, inner, counts)
     }
 
     fn add(&mut self, dst: &mut CpuBuffer, x: &CpuBuffer, rows: RowSet) -> Result<()> {

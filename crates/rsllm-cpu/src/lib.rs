@@ -8,6 +8,7 @@ mod attention;
 mod backend;
 #[doc(hidden)]
 pub mod bench_support;
+mod ffn;
 mod isa;
 mod kernels;
 mod kv;

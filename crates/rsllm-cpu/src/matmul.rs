@@ -62,8 +62,8 @@ pub(crate) struct MatmulScratch {
     pub(crate) blocks: Aligned<ActivationBlock>,
     /// What the first term leaves of a row.
     rest: Aligned<f32>,
-    /// Packed activations of prefill rows.
-    packed: Aligned<f32>,
+    /// Packed activations of prefill rows; with a tile unit, its gated values.
+    pub(crate) packed: Aligned<f32>,
     /// Per thread: unpacked panel, then accumulators.
     threads: Vec<ThreadScratch>,
     /// For the product on tiles; empty without a tile unit.

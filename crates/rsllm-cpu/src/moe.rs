@@ -7,10 +7,11 @@
 use rsllm_tensor::{BackendError, ExpertGating, MoeRouteParams, Op};
 
 use crate::kernels::Kernels;
-use crate::matmul::{Matmul, MatmulScratch, Target};
+use crate::matmul::{Matmul, MatmulScratch};
 use crate::memory::{Aligned, Allocator};
-use crate::ops::gate;
-use crate::threads::ThreadPool;
+use crate::ops::{for_rows, gate};
+use crate::threads::{ThreadPool, WorkerPanicked};
+use crate::tiles::{Inner, Source, Tokens};
 use crate::weight::CpuWeight;
 
 /// Experts chosen for each row, best first, and their weights: `[rows, n_used]`.
@@ -117,8 +118,9 @@ pub(crate) struct MoeScratch {
     up: Aligned<f32>,
     /// Result of every (row, slot): `[max_rows * n_used, embed_dim]`, summed in the end in slot order.
     parts: Aligned<f32>,
-    /// (row, slot) pairs of the running expert.
-    pairs: Vec<(u32, u32)>,
+    /// Rows that chose the running expert, and the parts that its results are.
+    rows: Vec<u32>,
+    places: Vec<u32>,
 }
 
 impl MoeScratch {
@@ -135,7 +137,8 @@ impl MoeScratch {
             gate: Aligned::new(allocator, "expert gates", max_rows * ffn_dim)?,
             up: Aligned::new(allocator, "expert ups", max_rows * ffn_dim)?,
             parts: Aligned::new(allocator, "expert parts", max_rows * n_used * embed_dim)?,
-            pairs: Vec::with_capacity(max_rows * n_used),
+            rows: Vec::with_capacity(max_rows * n_used),
+            places: Vec::with_capacity(max_rows * n_used),
         })
     }
 }
@@ -152,7 +155,7 @@ pub(crate) struct Experts<'a> {
     pub(crate) activation: rsllm_tensor::Activation,
 }
 
-impl Experts<'_> {
+impl<'a> Experts<'a> {
     /// `dst` and `x` `[n_rows, embed_dim]`; the first `n_prefill` rows take the prefill product.
     pub(crate) fn run(
         &mut self,
@@ -166,27 +169,22 @@ impl Experts<'_> {
             self.expert_rows(expert, x, routing, 0..n_prefill, true)?;
             self.expert_rows(expert, x, routing, n_prefill..n_rows, false)?;
         }
-        let embed_dim = self.down.n_rows;
-        let parts = self
-            .scratch
-            .parts
-            .as_slice()
-            .chunks_exact(routing.n_used * embed_dim);
-        let weights = routing.weights.chunks_exact(routing.n_used);
-        for ((dst, parts), weights) in dst
-            .chunks_exact_mut(embed_dim)
-            .zip(parts)
-            .zip(weights)
-            .take(n_rows)
-        {
-            dst.fill(0.0);
-            for (part, &weight) in parts.chunks_exact(embed_dim).zip(weights) {
-                dst.iter_mut()
-                    .zip(part)
-                    .for_each(|(y, &p)| *y += weight * p);
+        let (embed_dim, n_used) = (self.down.n_rows, routing.n_used);
+        let parts = self.scratch.parts.as_slice();
+        let dst = &mut dst[..n_rows * embed_dim];
+        for_rows(self.pool, Op::MoeFfn, dst, embed_dim, |first, rows| {
+            let parts = parts[first * n_used * embed_dim..].chunks_exact(n_used * embed_dim);
+            let weights = routing.weights[first * n_used..].chunks_exact(n_used);
+            for ((dst, parts), weights) in rows.chunks_exact_mut(embed_dim).zip(parts).zip(weights)
+            {
+                dst.fill(0.0);
+                for (part, &weight) in parts.chunks_exact(embed_dim).zip(weights) {
+                    dst.iter_mut()
+                        .zip(part)
+                        .for_each(|(y, &p)| *y += weight * p);
+                }
             }
-        }
-        Ok(())
+        })
     }
 
     /// All rows of `rows` that chose `expert`, in one product of their phase.
@@ -198,71 +196,109 @@ impl Experts<'_> {
         rows: std::ops::Range<usize>,
         prefill: bool,
     ) -> Result<(), BackendError> {
-        let (embed_dim, ffn_dim) = (self.gate.row_len, self.gate.n_rows);
-        self.scratch.pairs.clear();
+        let sources = self.sources(expert);
+        let MoeScratch {
+            rows: chosen,
+            places,
+            parts,
+            ..
+        } = &mut *self.scratch;
+        chosen.clear();
+        places.clear();
         for row in rows {
             for slot in 0..routing.n_used {
-                if routing.experts[row * routing.n_used + slot] as usize == expert {
-                    self.scratch.pairs.push((row as u32, slot as u32));
+                let place = row * routing.n_used + slot;
+                if routing.experts[place] as usize == expert {
+                    chosen.push(row as u32);
+                    places.push(place as u32);
                 }
             }
         }
-        let n = self.scratch.pairs.len();
+        let n = chosen.len();
         if n == 0 {
             return Ok(());
         }
+        let mut matmul = Matmul {
+            kernels: self.kernels,
+            pool: self.pool,
+            scratch: self.matmul,
+            outputs: false,
+        };
+        let weights = [self.gate, self.up, self.down];
+        if prefill && let Some(tiles) = matmul.gated_tiles(weights, n) {
+            let [gate, up, down] = sources;
+            let inner = Inner {
+                gate,
+                up,
+                activation: self.activation,
+            };
+            let target = down.to(parts.as_mut_slice());
+            let tokens = Tokens {
+                x,
+                n,
+                rows: Some(chosen),
+            };
+            return matmul
+                .gated_ffn_tiles(tiles, &inner, target, tokens, Some(places))
+                .map_err(|WorkerPanicked| BackendError::WorkerPanicked { op: Op::MoeFfn });
+        }
+        self.gathered(expert, x, if prefill { n } else { 0 })
+    }
+
+    /// Gate, up and down of an expert.
+    fn sources(&self, expert: usize) -> [Source<'a>; 3] {
+        [self.gate, self.up, self.down].map(|weight| Source {
+            weight,
+            matrix: expert,
+            bias: None,
+        })
+    }
+
+    /// The rows that chose `expert`, gathered, product by product.
+    fn gathered(&mut self, expert: usize, x: &[f32], n_prefill: usize) -> Result<(), BackendError> {
+        let (embed_dim, ffn_dim) = (self.gate.row_len, self.gate.n_rows);
+        let [gate_source, up_source, down_source] = self.sources(expert);
         let MoeScratch {
             gathered,
             results,
             gate: gates,
             up: ups,
             parts,
-            pairs,
+            rows,
+            places,
         } = &mut *self.scratch;
+        let n = rows.len();
         let gathered = &mut gathered.as_mut_slice()[..n * embed_dim];
-        for (dst, &(row, _)) in gathered.chunks_exact_mut(embed_dim).zip(pairs.iter()) {
+        for (dst, &row) in gathered.chunks_exact_mut(embed_dim).zip(&*rows) {
             dst.copy_from_slice(&x[row as usize * embed_dim..][..embed_dim]);
         }
         let gates = &mut gates.as_mut_slice()[..n * ffn_dim];
         let ups = &mut ups.as_mut_slice()[..n * ffn_dim];
-        let n_prefill = if prefill { n } else { 0 };
         let mut matmul = Matmul {
             kernels: self.kernels,
             pool: self.pool,
             scratch: self.matmul,
             outputs: false,
         };
-        let target = |dst, weight| Target {
-            dst,
-            weight,
-            matrix: expert,
-            bias: None,
-        };
         matmul.run(
-            &mut [target(&mut *gates, self.gate), target(&mut *ups, self.up)],
+            &mut [gate_source.to(gates), up_source.to(ups)],
             gathered,
             n,
             n_prefill,
         )?;
-        gate(self.kernels, self.activation, gates, ups);
+        gate(
+            self.kernels,
+            matmul.pool,
+            self.activation,
+            gates,
+            ups,
+            ffn_dim,
+        )?;
         let results = &mut results.as_mut_slice()[..n * embed_dim];
-        let mut matmul = Matmul {
-            kernels: self.kernels,
-            pool: self.pool,
-            scratch: self.matmul,
-            outputs: false,
-        };
-        let target = Target {
-            dst: &mut *results,
-            weight: self.down,
-            matrix: expert,
-            bias: None,
-        };
-        matmul.run(&mut [target], gates, n, n_prefill)?;
+        matmul.run(&mut [down_source.to(results)], gates, n, n_prefill)?;
         let parts = parts.as_mut_slice();
-        for (result, &(row, slot)) in results.chunks_exact(embed_dim).zip(pairs.iter()) {
-            let at = (row as usize * routing.n_used + slot as usize) * embed_dim;
-            parts[at..at + embed_dim].copy_from_slice(result);
+        for (result, &place) in results.chunks_exact(embed_dim).zip(&*places) {
+            parts[place as usize * embed_dim..][..embed_dim].copy_from_slice(result);
         }
         Ok(())
     }

@@ -49,14 +49,20 @@ pub(crate) fn norm_in_place(
     })
 }
 
-/// `gate = act(gate) * up`, on this thread.
-pub(crate) fn gate(kernels: &Kernels, activation: Activation, gate: &mut [f32], up: &[f32]) {
-    let kernel = match activation {
-        Activation::Silu => kernels.elementwise.silu_gate,
-        Activation::GeluTanh => kernels.elementwise.gelu_gate,
-    };
-    // SAFETY: the table belongs to an instruction set this machine has.
-    unsafe { kernel(gate, up) };
+/// `gate = act(gate) * up`, rows of `width` values.
+pub(crate) fn gate(
+    kernels: &Kernels,
+    pool: &mut ThreadPool,
+    activation: Activation,
+    gate: &mut [f32],
+    up: &[f32],
+    width: usize,
+) -> Result<(), BackendError> {
+    let kernel = kernels.elementwise.gate(activation);
+    for_rows(pool, Op::GatedAct, gate, width, |first, rows| {
+        // SAFETY: the table belongs to an instruction set this machine has.
+        unsafe { kernel(rows, &up[first * width..]) };
+    })
 }
 
 /// Rotate every head of every row.

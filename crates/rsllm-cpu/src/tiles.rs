@@ -3,25 +3,36 @@
 //! A thread takes a strip of weight rows. For each block of K it unpacks 32 rows at a time and multiplies them with all
 //! tokens, so the activations of the block stay in L2 while the strip passes. Sums go over K in order, through tile
 //! registers and across blocks, so a (row, token) result depends on nothing else; the blocks depend on K alone.
+//!
+//! The inner products of a gated FFN never leave the tiles: two results are gated where they lie, and a tile of them,
+//! rounded to bf16, is a tile of the next product's activations.
+
+mod sink;
+mod strip;
 
 use std::ops::Range;
 
-use rsllm_tensor::BackendError;
+use rsllm_tensor::{Activation, BackendError};
 
-use crate::kernels::{TILE, TILE_F32, Tiles, UnpackTiles};
+use crate::kernels::{TILE, TILE_F32, Tiles};
 use crate::matmul::{Matmul, Output, Pieces, Target, Vec4};
 use crate::memory::{Aligned, Allocator};
-use crate::threads::{SharedSlice, WorkerPanicked};
+use crate::threads::{SharedSlice, ThreadPool, WorkerPanicked};
+use crate::weight::CpuWeight;
+use sink::{Gated, Sink};
+use strip::Strip;
 
 /// Tokens of a group, and rows of a tile.
 const GROUP: usize = 16;
 /// Rows of a panel: two tiles.
 const PANEL_ROWS: usize = 32;
-/// Most rows of a strip.
+/// Rows of a strip: their sums, of 512 tokens, are 256 KiB of L2.
 const STRIP_ROWS: usize = 128;
-/// A K of up to so many values is one block: a panel of it is 64 KiB.
-const WHOLE_K: usize = 1024;
-/// A longer one is cut into blocks of so many. A multiple of every block length.
+/// Most rows of a strip, where the activations of all blocks together outgrow L2 and come from L3 once a strip.
+const MOST_STRIP_ROWS: usize = 256;
+/// Values of K whose activations, of 512 tokens, leave L2 room for other things: 1 MiB.
+const RESIDENT_K: usize = 1024;
+/// Values of K in a block: a panel of it is 32 KiB, which stays in L1 while activations go by. A multiple of every block length.
 const BLOCK_K: usize = 512;
 /// Values of K in a tile.
 const TILE_K: usize = 32;
@@ -40,11 +51,11 @@ impl TileScratch {
     pub(crate) fn new(allocator: &mut Allocator, max_rows: usize) -> Result<Self, BackendError> {
         let groups = max_rows.div_ceil(GROUP);
         Ok(Self {
-            panel: Aligned::new(allocator, "tile panel", PANEL_ROWS * WHOLE_K)?,
+            panel: Aligned::new(allocator, "tile panel", PANEL_ROWS * BLOCK_K)?,
             accumulators: Aligned::new(
                 allocator,
                 "tile accumulators",
-                STRIP_ROWS / PANEL_ROWS * groups * 2 * TILE_F32,
+                MOST_STRIP_ROWS / PANEL_ROWS * groups * 2 * TILE_F32,
             )?,
         })
     }
@@ -57,10 +68,57 @@ impl TileScratch {
 
 /// The blocks of a K: each begins where the one before ends.
 fn blocks(row_len: usize) -> impl Iterator<Item = Range<usize>> + Clone {
-    let len = if row_len <= WHOLE_K { WHOLE_K } else { BLOCK_K };
     (0..row_len)
-        .step_by(len)
-        .map(move |start| start..row_len.min(start + len))
+        .step_by(BLOCK_K)
+        .map(move |start| start..row_len.min(start + BLOCK_K))
+}
+
+/// A weight of a product, without its destination.
+#[derive(Clone, Copy)]
+pub(crate) struct Source<'a> {
+    pub(crate) weight: &'a CpuWeight,
+    /// Expert.
+    pub(crate) matrix: usize,
+    pub(crate) bias: Option<&'a [f32]>,
+}
+
+impl<'a> Source<'a> {
+    /// The product to `dst`.
+    pub(crate) fn to<'t>(self, dst: &'t mut [f32]) -> Target<'t>
+    where
+        'a: 't,
+    {
+        Target {
+            dst,
+            weight: self.weight,
+            matrix: self.matrix,
+            bias: self.bias,
+        }
+    }
+}
+
+/// The inner products of a gated FFN, `act(gate · x) * (up · x)`.
+pub(crate) struct Inner<'a> {
+    pub(crate) gate: Source<'a>,
+    pub(crate) up: Source<'a>,
+    pub(crate) activation: Activation,
+}
+
+/// Rows of activations: the tokens of a product.
+#[derive(Clone, Copy)]
+pub(crate) struct Tokens<'a> {
+    /// `[rows, row_len]`.
+    pub(crate) x: &'a [f32],
+    pub(crate) n: usize,
+    /// Which row a token is; without it they follow each other.
+    pub(crate) rows: Option<&'a [u32]>,
+}
+
+impl<'a> Tokens<'a> {
+    fn row(&self, token: usize, row_len: usize) -> &'a [f32] {
+        let row = self.rows.map_or(token, |rows| rows[token] as usize);
+        &self.x[row * row_len..(row + 1) * row_len]
+    }
 }
 
 impl Matmul<'_> {
@@ -73,74 +131,209 @@ impl Matmul<'_> {
         n_tokens: usize,
     ) -> Result<(), WorkerPanicked> {
         let row_len = targets[0].weight.row_len;
-        let n_groups = n_tokens.div_ceil(GROUP);
-        self.pack_tiles(tiles, x, n_tokens, row_len)?;
-        let packed = &self.scratch.tile_packed.as_slice()
-            [..n_groups * GROUP * row_len.next_multiple_of(TILE_K)];
-        let total_rows: usize = targets.iter().map(|t| t.weight.n_rows).sum();
-        let most_rows = if n_groups <= 2 {
-            STRIP_ROWS / 2
-        } else {
-            STRIP_ROWS
+        let tokens = Tokens {
+            x,
+            n: n_tokens,
+            rows: None,
         };
-        let strip_rows = (total_rows / (3 * self.pool.n_threads()))
-            .next_multiple_of(PANEL_ROWS)
-            .clamp(PANEL_ROWS, most_rows);
-        let strips = Pieces::with_rows(targets, strip_rows);
-        let outputs = targets.iter_mut().map(Output::new).collect::<Vec4<_>>();
-        let threads = SharedSlice::new(&mut self.scratch.tiles);
-        self.pool.run_pieces(strips.total, 1, |range, thread| {
-            // SAFETY: each thread has its own index.
-            let scratch = &mut unsafe { threads.range(thread..thread + 1) }[0];
-            let _configured = Configured::new(tiles);
-            for piece in range {
-                let (target, rows) = strips.get(piece);
-                let strip = Strip {
-                    tiles,
-                    output: outputs.get(target),
-                    rows,
-                    n_tokens,
-                };
-                if n_groups <= 2 {
-                    strip.run_few(packed, scratch);
-                } else {
-                    strip.run(packed, scratch);
+        let packed = &mut self.scratch.tile_packed.as_mut_slice()[..packed_len(n_tokens, row_len)];
+        pack(self.pool, tiles, tokens, row_len, packed)?;
+        let mut product = Product {
+            tiles,
+            pool: self.pool,
+            threads: &mut self.scratch.tiles,
+            packed,
+            n_tokens,
+        };
+        product.run(targets, None)
+    }
+
+    /// The tile unit and whether a gated FFN of prompt rows fits it as one operation.
+    pub(crate) fn gated_tiles(
+        &self,
+        weights: [&CpuWeight; 3],
+        n_tokens: usize,
+    ) -> Option<&'static Tiles> {
+        let fits = packed_len(n_tokens, weights[2].row_len)
+            <= self.scratch.packed.as_slice().len() * size_of::<f32>() / size_of::<u16>();
+        self.kernels
+            .tiles
+            .filter(|_| fits && !self.outputs && weights.iter().all(|weight| weight.takes_tiles()))
+    }
+
+    /// `target = down · (act(gate · x) * (up · x))` of prompt rows, down being the target's weight. `places` are the rows of the
+    /// target that tokens' results go to; without it they follow each other. For weights that [`Self::gated_tiles`] lets pass.
+    pub(crate) fn gated_ffn_tiles(
+        &mut self,
+        tiles: &'static Tiles,
+        inner: &Inner<'_>,
+        target: Target<'_>,
+        tokens: Tokens<'_>,
+        places: Option<&[u32]>,
+    ) -> Result<(), WorkerPanicked> {
+        let n_tokens = tokens.n;
+        let row_len = inner.gate.weight.row_len;
+        let packed = &mut self.scratch.tile_packed.as_mut_slice()[..packed_len(n_tokens, row_len)];
+        pack(self.pool, tiles, tokens, row_len, packed)?;
+        // What the f32 product would pack to; it has no part in this one.
+        let hidden: &mut [u16] = bytemuck::cast_slice_mut(self.scratch.packed.as_mut_slice());
+        let hidden = &mut hidden[..packed_len(n_tokens, target.weight.row_len)];
+        let mut product = Product {
+            tiles,
+            pool: self.pool,
+            threads: &mut self.scratch.tiles,
+            packed,
+            n_tokens,
+        };
+        product.run_gated(
+            inner,
+            self.kernels.elementwise.gate(inner.activation),
+            hidden,
+        )?;
+        product.packed = hidden;
+        product.run(&mut [target], places)
+    }
+}
+
+/// Values of packed activations.
+fn packed_len(n_tokens: usize, row_len: usize) -> usize {
+    n_tokens.next_multiple_of(GROUP) * row_len.next_multiple_of(TILE_K)
+}
+
+/// Where the tile of values `k_tile * TILE_K..` of a group of tokens lies in packed activations
+/// `[block of K][group][k tile][TILE]`.
+fn packed_at(row_len: usize, n_groups: usize, group: usize, k_tile: usize) -> usize {
+    let first = k_tile / (BLOCK_K / TILE_K) * (BLOCK_K / TILE_K);
+    let n_tiles = (row_len.div_ceil(TILE_K) - first).min(BLOCK_K / TILE_K);
+    (first * n_groups + group * n_tiles + k_tile - first) * TILE
+}
+
+/// Activations to `[block of K][group][k tile][TILE]`.
+fn pack(
+    pool: &mut ThreadPool,
+    tiles: &'static Tiles,
+    tokens: Tokens<'_>,
+    row_len: usize,
+    packed: &mut [u16],
+) -> Result<(), WorkerPanicked> {
+    let n_groups = tokens.n.div_ceil(GROUP);
+    let packed = SharedSlice::new(packed);
+    pool.run_pieces(n_groups, 1, |groups, _| {
+        for group in groups {
+            let of_group = group * GROUP..tokens.n.min((group + 1) * GROUP);
+            for block in blocks(row_len) {
+                let block_tiles = block.len().div_ceil(TILE_K);
+                let first = block.start / TILE_K * n_groups + group * block_tiles;
+                // SAFETY: a group's tiles of a block are its own.
+                let dst = unsafe { packed.range(first * TILE..(first + block_tiles) * TILE) };
+                for (t, tile) in dst.chunks_exact_mut(TILE).enumerate() {
+                    let start = block.start + t * TILE_K;
+                    let values = start..block.end.min(start + TILE_K);
+                    let mut rows = [&[] as &[f32]; GROUP];
+                    for (row, token) in rows.iter_mut().zip(of_group.clone()) {
+                        *row = &tokens.row(token, row_len)[values.clone()];
+                    }
+                    // SAFETY: an instruction set of this machine.
+                    unsafe { (tiles.pack)(&rows[..of_group.len()], tile) };
                 }
             }
+        }
+    })
+}
+
+/// Products of packed activations.
+struct Product<'a> {
+    tiles: &'static Tiles,
+    pool: &'a mut ThreadPool,
+    threads: &'a mut [TileScratch],
+    packed: &'a [u16],
+    n_tokens: usize,
+}
+
+impl Product<'_> {
+    fn run(
+        &mut self,
+        targets: &mut [Target<'_>],
+        places: Option<&[u32]>,
+    ) -> Result<(), WorkerPanicked> {
+        let total_rows: usize = targets.iter().map(|t| t.weight.n_rows).sum();
+        let strips = Pieces::with_rows(
+            targets,
+            self.strip_rows(total_rows, targets[0].weight.row_len, 1),
+        );
+        let outputs = targets.iter_mut().map(Output::new).collect::<Vec4<_>>();
+        self.run_strips(strips.total, |piece| {
+            let (target, rows) = strips.get(piece);
+            let output = outputs.get(target);
+            let source = Source {
+                weight: output.weight,
+                matrix: output.matrix,
+                bias: output.bias,
+            };
+            (Sink::Rows { output, places }, [Some(source), None], rows)
         })
     }
 
-    /// Activations to `[block of K][group][k tile][TILE]`.
-    fn pack_tiles(
+    /// To packed activations `hidden`.
+    fn run_gated(
         &mut self,
-        tiles: &'static Tiles,
-        x: &[f32],
-        n_tokens: usize,
-        row_len: usize,
+        inner: &Inner<'_>,
+        kernel: unsafe fn(&mut [f32], &[f32]),
+        hidden: &mut [u16],
     ) -> Result<(), WorkerPanicked> {
-        let n_groups = n_tokens.div_ceil(GROUP);
-        let n_tiles = row_len.div_ceil(TILE_K);
-        let packed = &mut self.scratch.tile_packed.as_mut_slice()[..n_groups * n_tiles * TILE];
-        let packed = SharedSlice::new(packed);
-        self.pool.run_pieces(n_groups, 1, |groups, _| {
-            for group in groups {
-                let tokens = group * GROUP..n_tokens.min((group + 1) * GROUP);
-                for block in blocks(row_len) {
-                    let block_tiles = block.len().div_ceil(TILE_K);
-                    let first = block.start / TILE_K * n_groups + group * block_tiles;
-                    // SAFETY: a group's tiles of a block are its own.
-                    let dst = unsafe { packed.range(first * TILE..(first + block_tiles) * TILE) };
-                    for (t, tile) in dst.chunks_exact_mut(TILE).enumerate() {
-                        let start = block.start + t * TILE_K;
-                        let values = start..block.end.min(start + TILE_K);
-                        let mut rows = [&[] as &[f32]; GROUP];
-                        for (row, token) in rows.iter_mut().zip(tokens.clone()) {
-                            *row = &x[token * row_len..][values.clone()];
-                        }
-                        // SAFETY: an instruction set of this machine.
-                        unsafe { (tiles.pack)(&rows[..tokens.len()], tile) };
-                    }
+        let ffn_dim = inner.gate.weight.n_rows;
+        let strip_rows = self.strip_rows(ffn_dim, inner.gate.weight.row_len, 2);
+        let gated = Gated {
+            dst: SharedSlice::new(hidden),
+            row_len: ffn_dim,
+            biases: [inner.gate.bias, inner.up.bias],
+            kernel,
+        };
+        self.run_strips(ffn_dim.div_ceil(strip_rows), |piece| {
+            let rows = piece * strip_rows..ffn_dim.min((piece + 1) * strip_rows);
+            (
+                Sink::Gated(&gated),
+                [Some(inner.gate), Some(inner.up)],
+                rows,
+            )
+        })
+    }
+
+    /// Rows of a strip, so that every thread gets a few.
+    fn strip_rows(&self, total_rows: usize, row_len: usize, n_sources: usize) -> usize {
+        let most_rows = if self.n_tokens <= 2 * GROUP {
+            STRIP_ROWS / 2
+        } else if row_len <= RESIDENT_K {
+            STRIP_ROWS
+        } else {
+            MOST_STRIP_ROWS
+        };
+        (total_rows / (3 * self.pool.n_threads()))
+            .next_multiple_of(PANEL_ROWS)
+            .clamp(PANEL_ROWS, most_rows / n_sources)
+    }
+
+    fn run_strips<'s, 't: 's>(
+        &mut self,
+        n_strips: usize,
+        strip: impl Fn(usize) -> (Sink<'s, 't>, [Option<Source<'s>>; 2], Range<usize>) + Sync,
+    ) -> Result<(), WorkerPanicked> {
+        let (tiles, packed, n_tokens) = (self.tiles, self.packed, self.n_tokens);
+        let threads = SharedSlice::new(&mut *self.threads);
+        self.pool.run_pieces(n_strips, 1, |pieces, thread| {
+            // SAFETY: each thread has its own index.
+            let scratch = &mut unsafe { threads.range(thread..thread + 1) }[0];
+            let _configured = Configured::new(tiles);
+            for piece in pieces {
+                let (sink, sources, rows) = strip(piece);
+                Strip {
+                    tiles,
+                    sources,
+                    sink,
+                    rows,
+                    n_tokens,
                 }
+                .run(packed, scratch);
             }
         })
     }
@@ -161,250 +354,5 @@ impl Drop for Configured {
     fn drop(&mut self) {
         // SAFETY: as above.
         unsafe { (self.0.release)() };
-    }
-}
-
-/// The packed rows of a panel, and of the one behind it.
-struct PanelBytes<'a> {
-    bytes: &'a [u8],
-    ahead: &'a [u8],
-    row_bytes: usize,
-    unpack: UnpackTiles,
-}
-
-impl PanelBytes<'_> {
-    /// The `n` values in bytes `piece` of one row to its place in `panel` `[2][k tile][TILE]`, if the panel has the row.
-    fn unpack_row(&self, row: usize, piece: &Range<usize>, n: usize, panel: &mut [u16]) {
-        let start = row * self.row_bytes;
-        let Some(packed) = self.bytes.get(start + piece.start..start + piece.end) else {
-            return;
-        };
-        let half_len = panel.len() / 2;
-        let row = &mut panel[row / GROUP * half_len + row % GROUP * TILE_K..];
-        if !n.is_multiple_of(TILE_K) {
-            // Left-over bits may be no number, and that times the zeros of the other side is none either.
-            let last = n / TILE_K * TILE;
-            row[last..last + TILE_K].fill(0);
-        }
-        // SAFETY: an instruction set of this machine; the row's tiles lie within the panel.
-        unsafe { (self.unpack)(packed, row) };
-    }
-}
-
-/// Some values of K of the panel from `first_row` on.
-struct Piece {
-    first_row: usize,
-    k: Range<usize>,
-}
-
-/// Rows of one weight times all tokens.
-struct Strip<'a, 't> {
-    tiles: &'static Tiles,
-    output: &'a Output<'t>,
-    rows: Range<usize>,
-    n_tokens: usize,
-}
-
-impl Strip<'_, '_> {
-    /// Tiles of this thread must be configured.
-    fn run(&self, packed: &[u16], scratch: &mut TileScratch) {
-        let row_len = self.output.weight.row_len;
-        let n_groups = self.n_tokens.div_ceil(GROUP);
-        let panel_results = n_groups * 2 * TILE_F32;
-        for block in blocks(row_len) {
-            let n_tiles = block.len().div_ceil(TILE_K);
-            let start = block.start / TILE_K * n_groups * TILE;
-            let b = &packed[start..start + n_groups * n_tiles * TILE];
-            let panels = self.rows.clone().step_by(PANEL_ROWS);
-            let results = scratch
-                .accumulators
-                .as_mut_slice()
-                .chunks_exact_mut(panel_results);
-            for (first_row, results) in panels.zip(results) {
-                let rows = first_row..self.rows.end.min(first_row + PANEL_ROWS);
-                let panel = &mut scratch.panel.as_mut_slice()[..2 * n_tiles * TILE];
-                self.unpack(rows, block.clone(), panel);
-                // SAFETY: configured by the caller; the slices carry their lengths.
-                unsafe { (self.tiles.multiply)(panel, b, results, block.start > 0) };
-            }
-        }
-        let panels = self.rows.clone().step_by(PANEL_ROWS);
-        let results = scratch
-            .accumulators
-            .as_mut_slice()
-            .chunks_exact_mut(panel_results);
-        for (first_row, results) in panels.zip(results) {
-            self.write_panel(first_row, results);
-        }
-    }
-
-    /// The same for one or two groups of tokens, where unpacking is most of the work: the products of one piece of a panel run
-    /// between the rows of the next one that are being unpacked. Sums go over K in the same order.
-    fn run_few(&self, packed: &[u16], scratch: &mut TileScratch) {
-        let row_len = self.output.weight.row_len;
-        let n_groups = self.n_tokens.div_ceil(GROUP);
-        let results = &mut scratch.accumulators.as_mut_slice()[..n_groups * 2 * TILE_F32];
-        let mut halves = scratch
-            .panel
-            .as_mut_slice()
-            .chunks_exact_mut(2 * FEW_K / TILE_K * TILE);
-        let (Some(mut filling), Some(mut filled)) = (halves.next(), halves.next()) else {
-            return;
-        };
-        let mut before: Option<Piece> = None;
-        for first_row in self.rows.clone().step_by(PANEL_ROWS) {
-            let rows = first_row..self.rows.end.min(first_row + PANEL_ROWS);
-            let Some(bytes) = self.bytes(rows.clone()) else {
-                return;
-            };
-            // The next panel is asked for in equal parts.
-            let n_parts = row_len.div_ceil(FEW_K) * PANEL_ROWS;
-            let mut ahead = bytes
-                .ahead
-                .chunks(bytes.ahead.len().div_ceil(n_parts).max(1));
-            for start in (0..row_len).step_by(FEW_K) {
-                let piece = Piece {
-                    first_row,
-                    k: start..row_len.min(start + FEW_K),
-                };
-                let in_row = self.piece(&piece.k);
-                for row in 0..PANEL_ROWS {
-                    if let Some(ahead) = ahead.next() {
-                        // SAFETY: an instruction set of this machine.
-                        unsafe { (self.tiles.prefetch)(ahead) };
-                    }
-                    bytes.unpack_row(row, &in_row, piece.k.len(), filling);
-                    if row % 4 == 3
-                        && let Some(before) = &before
-                    {
-                        self.step(before, row / 4, packed, filled);
-                    }
-                }
-                if let Some(before) = &before {
-                    self.finish(before, row_len, results);
-                }
-                std::mem::swap(&mut filling, &mut filled);
-                before = Some(piece);
-            }
-        }
-        if let Some(before) = &before {
-            for t in 0..FEW_K / TILE_K {
-                self.step(before, t, packed, filled);
-            }
-            self.finish(before, row_len, results);
-        }
-    }
-
-    /// The products of the `t`-th k tile of a piece, if it has so many.
-    fn step(&self, piece: &Piece, t: usize, packed: &[u16], panel: &[u16]) {
-        if t * TILE_K >= piece.k.len() {
-            return;
-        }
-        if piece.k.start + t == 0 {
-            // SAFETY: configured by the caller, as below.
-            unsafe { (self.tiles.clear)() };
-        }
-        let row_len = self.output.weight.row_len;
-        let n_groups = self.n_tokens.div_ceil(GROUP);
-        let tile = piece.k.start / TILE_K + t;
-        // Where the block of K begins that the tile is in, and how many tiles it has.
-        let block = blocks(row_len)
-            .find(|block| block.end > tile * TILE_K)
-            .expect("the tile is one of the row's");
-        let (first, n_tiles) = (block.start / TILE_K, block.len().div_ceil(TILE_K));
-        let group =
-            |g: usize| &packed[(first * n_groups + g * n_tiles + tile - first) * TILE..][..TILE];
-        let (a0, a1) = panel.split_at(panel.len() / 2);
-        let a = [&a0[t * TILE..], &a1[t * TILE..]];
-        // SAFETY: configured by the caller.
-        unsafe {
-            match n_groups {
-                1 => (self.tiles.step)(a, &[group(0)]),
-                _ => (self.tiles.step)(a, &[group(0), group(1)]),
-            }
-        }
-    }
-
-    /// Writes a panel whose last piece this was.
-    fn finish(&self, piece: &Piece, row_len: usize, results: &mut [f32]) {
-        if piece.k.end == row_len {
-            // SAFETY: configured by the caller.
-            unsafe { (self.tiles.finish)(results) };
-            self.write_panel(piece.first_row, results);
-        }
-    }
-
-    /// Results `[group][2][TILE_F32]` of the panel from `first_row` on.
-    fn write_panel(&self, first_row: usize, results: &mut [f32]) {
-        for (group, results) in results.chunks_exact_mut(2 * TILE_F32).enumerate() {
-            for (half, tile) in results.chunks_exact_mut(TILE_F32).enumerate() {
-                self.write(first_row + half * GROUP, group * GROUP, tile);
-            }
-        }
-    }
-
-    /// Values `block` of `rows` to `panel` `[2][k tile][TILE]`. Rows that are missing keep what was there: their results are not
-    /// looked at.
-    fn unpack(&self, rows: Range<usize>, block: Range<usize>, panel: &mut [u16]) {
-        let Some(bytes) = self.bytes(rows.clone()) else {
-            return;
-        };
-        let piece = self.piece(&block);
-        for row in 0..rows.len() {
-            // The same piece of the next panel: the processor's own prefetching stops at every row.
-            let start = row * bytes.row_bytes;
-            if let Some(ahead) = bytes.ahead.get(start + piece.start..start + piece.end) {
-                // SAFETY: an instruction set of this machine.
-                unsafe { (self.tiles.prefetch)(ahead) };
-            }
-            bytes.unpack_row(row, &piece, block.len(), panel);
-        }
-    }
-
-    fn bytes(&self, rows: Range<usize>) -> Option<PanelBytes<'_>> {
-        let weight = self.output.weight;
-        let behind = rows.end..weight.n_rows.min(rows.end + PANEL_ROWS);
-        Some(PanelBytes {
-            bytes: weight.rows(self.output.matrix, rows),
-            ahead: weight.rows(self.output.matrix, behind),
-            row_bytes: weight.row_bytes,
-            unpack: weight.unpack_tiles?,
-        })
-    }
-
-    /// The bytes within a packed row that hold some of its values.
-    fn piece(&self, values: &Range<usize>) -> Range<usize> {
-        let ty = self.output.weight.ty;
-        let (len, bytes) = (ty.block_len(), ty.block_bytes());
-        values.start / len * bytes..values.end / len * bytes
-    }
-
-    /// A result tile, rows from `first_row` and tokens from `first_token` on, to the destination.
-    fn write(&self, first_row: usize, first_token: usize, tile: &mut [f32]) {
-        let output = self.output;
-        let n_rows = GROUP.min(self.rows.end.saturating_sub(first_row));
-        if n_rows == 0 {
-            return;
-        }
-        // SAFETY: an instruction set of this machine; one tile.
-        unsafe { (self.tiles.transpose)(tile) };
-        let n_tokens = GROUP.min(self.n_tokens - first_token);
-        for (token, sums) in tile.chunks_exact(GROUP).enumerate().take(n_tokens) {
-            let start = (first_token + token) * output.weight.n_rows + first_row;
-            // SAFETY: strips cover disjoint rows of the weight, so these ranges are disjoint.
-            let dst = unsafe { output.dst.range(start..start + n_rows) };
-            match output.bias {
-                Some(bias) => {
-                    let bias = &bias[first_row..first_row + n_rows];
-                    for ((y, &sum), &b) in dst.iter_mut().zip(sums).zip(bias) {
-                        *y = sum + b;
-                    }
-                }
-                None => match (dst.first_chunk_mut::<GROUP>(), sums.first_chunk::<GROUP>()) {
-                    (Some(dst), Some(sums)) => *dst = *sums,
-                    _ => dst.copy_from_slice(&sums[..n_rows]),
-                },
-            }
-        }
     }
 }

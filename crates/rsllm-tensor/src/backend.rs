@@ -4,8 +4,8 @@ use rsllm_quant::GgmlType;
 
 use crate::error::BackendError;
 use crate::params::{
-    Activation, AttentionParams, KvLayout, MoeFfn, MoeRouteParams, Op, RopeParams, RopeTable,
-    RowSet, StepLimits, WeightSource,
+    Activation, AttentionParams, GatedFfn, KvLayout, MoeFfn, MoeRouteParams, Op, RopeParams,
+    RopeTable, RowSet, StepLimits, WeightSource,
 };
 use crate::step::{PageId, Step};
 
@@ -20,6 +20,16 @@ pub struct Product<'a, B: Backend> {
     pub weight: &'a B::Weight,
     /// `[n_rows]`, added when given.
     pub bias: Option<&'a B::Weight>,
+}
+
+impl<'a, B: Backend> Product<'a, B> {
+    /// A product of a weight and its bias.
+    pub fn new(
+        dst: &'a mut B::Buffer,
+        (weight, bias): (&'a B::Weight, Option<&'a B::Weight>),
+    ) -> Self {
+        Self { dst, weight, bias }
+    }
 }
 
 /// A low-rank adapter of one linear layer: `y += scale · up · (down · x)`.
@@ -183,6 +193,27 @@ pub trait Backend: Send + Sized {
         activation: Activation,
         rows: RowSet,
     ) -> Result<()>;
+
+    /// `dst = down · (act(gate · x) * (up · x))`, each product with its bias; x and dst `[rows, embed_dim]`. `inner`
+    /// `[rows, ffn_dim]` are scratch for the two inner products, and hold nothing afterwards: a device that keeps them
+    /// elsewhere need not write them.
+    fn gated_ffn(
+        &mut self,
+        dst: &mut Self::Buffer,
+        x: &Self::Buffer,
+        ffn: &GatedFfn<'_, Self::Weight>,
+        inner: [&mut Self::Buffer; 2],
+        rows: RowSet,
+    ) -> Result<()> {
+        let [gate, up] = inner;
+        let mut products = [
+            Product::new(&mut *gate, ffn.gate),
+            Product::new(&mut *up, ffn.up),
+        ];
+        self.matmul(&mut products, x, rows)?;
+        self.gated_act(gate, up, ffn.activation, rows)?;
+        self.matmul(&mut [Product::new(dst, ffn.down)], gate, rows)
+    }
 
     /// `dst += x`.
     fn add(&mut self, dst: &mut Self::Buffer, x: &Self::Buffer, rows: RowSet) -> Result<()>;

@@ -28,6 +28,7 @@ pub enum Op {
     ImportPage,
     Attention,
     GatedAct,
+    GatedFfn,
     Add,
     Scale,
     Softcap,
@@ -246,6 +247,19 @@ pub struct MoeRouteParams {
     pub normalise: bool,
     /// Factor on the chosen weights; 1 for none.
     pub scale: f32,
+}
+
+/// The three matrices of a gated FFN, with their biases, and the activation between them.
+#[derive(Debug)]
+pub struct GatedFfn<'a, W> {
+    /// `[ffn_dim, embed_dim]`.
+    pub gate: (&'a W, Option<&'a W>),
+    /// `[ffn_dim, embed_dim]`.
+    pub up: (&'a W, Option<&'a W>),
+    /// `[embed_dim, ffn_dim]`.
+    pub down: (&'a W, Option<&'a W>),
+    /// Of the gate.
+    pub activation: Activation,
 }
 
 /// The three stacked expert matrices and the activation between them.

@@ -10,6 +10,8 @@
 
 use std::f32::consts::LOG2_E;
 
+use rsllm_tensor::Activation;
+
 /// Partial sums of a reduction; a multiple of every vector width.
 const LANES: usize = 16;
 
@@ -38,6 +40,16 @@ pub(crate) struct Elementwise {
     pub(crate) weighted_sum: unsafe fn(&mut [f32], &[f32], &[f32]),
     pub(crate) rope_interleaved: unsafe fn(&mut [f32], &[f32]),
     pub(crate) rope_half_split: unsafe fn(&mut [f32], &[f32]),
+}
+
+impl Elementwise {
+    /// `gate = act(gate) * up`.
+    pub(crate) fn gate(&self, activation: Activation) -> unsafe fn(&mut [f32], &[f32]) {
+        match activation {
+            Activation::Silu => self.silu_gate,
+            Activation::GeluTanh => self.gelu_gate,
+        }
+    }
 }
 
 /// The portable entry points.

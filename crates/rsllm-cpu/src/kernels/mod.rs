@@ -132,6 +132,11 @@ pub(crate) struct Tiles {
     pub(crate) finish: unsafe fn(&mut [f32]),
     /// A result tile to `[16 tokens][16 rows]`.
     pub(crate) transpose: unsafe fn(&mut [f32]),
+    /// `(tile, bias, dst)`: a result tile's weight rows, plus `bias` where given, to the rows of at most 16 tokens. Those are of one
+    /// length, at most 16, and so is `bias`.
+    pub(crate) scatter: unsafe fn(&[f32], Option<&[f32]>, &mut [&mut [f32]]),
+    /// `(values, tile)`: two result tiles, 32 rows of 16 tokens, to one right-hand tile.
+    pub(crate) narrow: unsafe fn(&[f32], &mut [u16]),
     /// As `multiply`, of operands in two parts of bf16, `[high, low]`: all products but that of the low parts. An empty low part
     /// of `a` is zero.
     pub(crate) multiply_parts: unsafe fn(Parts<'_>, Parts<'_>, &mut [f32], bool),

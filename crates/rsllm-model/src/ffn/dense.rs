@@ -1,6 +1,6 @@
 //! The gated FFN: `down(act(gate·x) * up·x)`.
 
-use rsllm_tensor::{Activation, Backend, Product, RowSet};
+use rsllm_tensor::{Activation, Backend, GatedFfn, Product, RowSet};
 
 use crate::decoder::apply_adapters;
 use crate::error::ModelError;
@@ -22,6 +22,19 @@ pub(super) fn forward<B: Backend>(
         ffn_down,
     } = weights;
     let DenseBuffers { gate, up } = buffers;
+    // An adapter adds to a product before the next operation reads it.
+    if [ffn_gate, ffn_up, ffn_down]
+        .iter()
+        .all(|linear| linear.adapters.is_empty())
+    {
+        let ffn = GatedFfn {
+            gate: (&ffn_gate.weight, ffn_gate.bias.as_ref()),
+            up: (&ffn_up.weight, ffn_up.bias.as_ref()),
+            down: (&ffn_down.weight, ffn_down.bias.as_ref()),
+            activation,
+        };
+        return Ok(backend.gated_ffn(dst, x, &ffn, [gate, up], rows)?);
+    }
     backend.matmul(
         &mut [
             Product {

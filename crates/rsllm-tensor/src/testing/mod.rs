@@ -5,6 +5,7 @@
 
 mod attention;
 mod experts;
+mod ffn;
 mod matmul;
 mod rows;
 
@@ -51,6 +52,7 @@ const ALL_OPS: &[Op] = &[
     Op::ImportPage,
     Op::Attention,
     Op::GatedAct,
+    Op::GatedFfn,
     Op::Add,
     Op::Scale,
     Op::Softcap,
@@ -74,6 +76,7 @@ fn case<B: Backend>(op: Op) -> fn(&mut B) {
         Op::KvStore | Op::Attention => attention::attention,
         Op::CopyPage | Op::ExportPage | Op::ImportPage => attention::pages_move,
         Op::GatedAct => rows::gated_act,
+        Op::GatedFfn => ffn::gated_ffn,
         Op::Add => rows::add,
         Op::Scale => rows::scale,
         Op::Softcap => rows::softcap,

@@ -20,10 +20,7 @@ fn tiles_hold_rounded_weights_and_give_their_products() {
         let Some(tiles) = table.tiles else { continue };
         for ty in WEIGHT_TYPES {
             let Some(unpack) = (tiles.unpack)(ty) else {
-                assert!(
-                    matches!(ty, GgmlType::F32 | GgmlType::F16),
-                    "others take tiles"
-                );
+                assert!(ty == GgmlType::F32, "others take tiles");
                 continue;
             };
             let row_len = if ty.block_len() == 256 { 512 } else { 96 };
@@ -93,6 +90,39 @@ fn tiles_hold_rounded_weights_and_give_their_products() {
                     }
                 }
             }
+        }
+    }
+}
+
+#[test]
+fn results_reach_rows_of_any_width_and_the_next_operand() {
+    for tiles in tables().into_iter().filter_map(|table| table.tiles) {
+        let mut random = Random(7);
+        let results = random.values(2 * TILE_F32);
+        let bias = random.values(16);
+        for (n_tokens, width) in [(16, 16), (1, 16), (5, 1), (16, 15)] {
+            for bias in [None, Some(&bias[..width])] {
+                let mut rows = vec![f32::NAN; n_tokens * width];
+                let mut dst: Vec<&mut [f32]> = rows.chunks_mut(width).collect();
+                // SAFETY: `tables` gives instruction sets this machine has.
+                unsafe { (tiles.scatter)(&results[..TILE_F32], bias, &mut dst) };
+                for (i, found) in rows.into_iter().enumerate() {
+                    let (token, row) = (i / width, i % width);
+                    let expected = results[row * 16 + token] + bias.map_or(0.0, |bias| bias[row]);
+                    assert_eq!(
+                        found, expected,
+                        "{n_tokens} x {width}, token {token}, row {row}"
+                    );
+                }
+            }
+        }
+        let mut tile = vec![0u16; TILE];
+        // SAFETY: as above.
+        unsafe { (tiles.narrow)(&results, &mut tile) };
+        for (i, &bits) in tile.iter().enumerate() {
+            let (row, token) = (i / 32 * 2 + i % 2, i % 32 / 2);
+            let found = half::bf16::from_bits(bits).to_f32();
+            assert_eq!(found, rounded(results[row * 16 + token]));
         }
     }
 }

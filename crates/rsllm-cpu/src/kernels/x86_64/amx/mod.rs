@@ -24,6 +24,8 @@ static TILES: Tiles = Tiles {
     step: product::step,
     finish: product::finish,
     transpose: product::transpose,
+    scatter: product::scatter,
+    narrow: product::narrow,
     multiply_parts: product::multiply_parts,
     queries: attend::queries,
     keys: attend::keys,

@@ -71,7 +71,7 @@ pub(super) unsafe fn multiply(a: &[u16], b: &[u16], c: &mut [f32], accumulate: b
             }
             for t in 0..n_tiles {
                 let at = t * TILE;
-                step_four(a.add(at), a.add(half + at), b0.add(at), b1.add(at));
+                step_passing(a.add(at), a.add(half + at), b0.add(at), b1.add(at));
             }
             store_four(c0, c1);
             group += 2;
@@ -247,6 +247,26 @@ unsafe fn step_four(a0: *const u16, a1: *const u16, b0: *const u16, b1: *const u
     }
 }
 
+/// As [`step_four`], with a hint that the groups of tokens go by while the rows stay: those then keep their place in L1.
+#[inline(always)]
+unsafe fn step_passing(a0: *const u16, a1: *const u16, b0: *const u16, b1: *const u16) {
+    // SAFETY: the caller's pointers are good for 1,024 bytes each.
+    unsafe {
+        asm!(
+            "tileloaddt1 tmm6, [{b0} + {row}*1]",
+            "tileloadd tmm4, [{a0} + {row}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tileloaddt1 tmm7, [{b1} + {row}*1]",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tileloadd tmm5, [{a1} + {row}*1]",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            a0 = in(reg) a0, a1 = in(reg) a1, b0 = in(reg) b0, b1 = in(reg) b1, row = in(reg) 64usize,
+            options(nostack, readonly),
+        );
+    }
+}
+
 /// Two halves of rows by one group of tokens.
 #[inline(always)]
 unsafe fn step_two(a0: *const u16, a1: *const u16, b0: *const u16) {
@@ -375,6 +395,55 @@ pub(super) fn transpose(tile: &mut [f32]) {
     }
     for (row, value) in rows.iter_mut().zip(transposed(&values)) {
         store_f32(row, _mm512_castsi512_ps(value));
+    }
+}
+
+/// The weight rows of a result tile `[16 rows][16 tokens]`, plus `bias` where given, to the rows of some tokens.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
+pub(super) fn scatter(tile: &[f32], bias: Option<&[f32]>, dst: &mut [&mut [f32]]) {
+    let (rows, _) = tile.as_chunks::<16>();
+    assert!(rows.len() == 16, "one tile");
+    let mut values = [_mm512_setzero_si512(); 16];
+    for (value, row) in values.iter_mut().zip(rows) {
+        *value = _mm512_castps_si512(load_f32(row));
+    }
+    let mut padded = [0.0; 16];
+    if let Some(bias) = bias {
+        padded[..bias.len()].copy_from_slice(bias);
+    }
+    let bias = bias.map(|_| load_f32(&padded));
+    for (dst, value) in dst.iter_mut().zip(transposed(&values)) {
+        let mut value = _mm512_castsi512_ps(value);
+        if let Some(bias) = bias {
+            value = _mm512_add_ps(value, bias);
+        }
+        if let Some(dst) = dst.first_chunk_mut::<16>() {
+            store_f32(dst, value);
+        } else {
+            store_f32(&mut padded, value);
+            dst.copy_from_slice(&padded[..dst.len()]);
+        }
+    }
+}
+
+/// Two result tiles, one behind the other, to a right-hand one: rows in pairs, rounded.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
+pub(super) fn narrow(values: &[f32], tile: &mut [u16]) {
+    let (rows, _) = values.as_chunks::<16>();
+    let (pairs, _) = tile.as_chunks_mut::<32>();
+    assert!(rows.len() == 32 && pairs.len() == 16, "two tiles to one");
+    // The low half is the even row's tokens, the high half the odd one's.
+    let mut order = [0i16; 32];
+    for (i, from) in order.iter_mut().enumerate() {
+        *from = (i / 2 + i % 2 * 16) as i16;
+    }
+    // SAFETY: 64 bytes.
+    let order = unsafe { _mm512_loadu_epi16(order.as_ptr()) };
+    for (pair, rows) in pairs.iter_mut().zip(rows.as_chunks::<2>().0) {
+        let both = _mm512_cvtne2ps_pbh(load_f32(&rows[1]), load_f32(&rows[0]));
+        // SAFETY: both are 512 bits without invalid values.
+        let both = unsafe { std::mem::transmute::<__m512bh, __m512i>(both) };
+        store512(pair, _mm512_permutexvar_epi16(order, both));
     }
 }
 

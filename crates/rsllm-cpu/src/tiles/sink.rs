@@ -1,0 +1,135 @@
+//! Where a strip's results go: to rows of activations, or, gated, to the tiles of the next product.
+
+use std::ops::Range;
+
+use super::{GROUP, PANEL_ROWS, TILE_K, packed_at};
+use crate::kernels::{TILE, TILE_F32, Tiles};
+use crate::matmul::Output;
+use crate::threads::SharedSlice;
+
+/// The destination of a strip's results.
+pub(super) enum Sink<'a, 't> {
+    /// Rows `[token, n_rows]`.
+    Rows {
+        output: &'a Output<'t>,
+        /// Which row a token's results go to; without it they follow each other.
+        places: Option<&'a [u32]>,
+    },
+    Gated(&'a Gated<'t>),
+}
+
+/// Pairs of results become right-hand operands.
+pub(super) struct Gated<'t> {
+    /// `[block of K][group][k tile][TILE]`.
+    pub(super) dst: SharedSlice<'t, u16>,
+    /// Values of a row of it.
+    pub(super) row_len: usize,
+    /// Of gate and up.
+    pub(super) biases: [Option<&'t [f32]>; 2],
+    /// `gate = act(gate) * up`.
+    pub(super) kernel: unsafe fn(&mut [f32], &[f32]),
+}
+
+impl Sink<'_, '_> {
+    /// Results `[panel][group][2][TILE_F32]` of weight rows `rows`; with two weights, panels of the first and of the second take
+    /// turns.
+    pub(super) fn write(
+        &self,
+        tiles: &Tiles,
+        rows: &Range<usize>,
+        n_tokens: usize,
+        results: &mut [f32],
+    ) {
+        let n_groups = n_tokens.div_ceil(GROUP);
+        let panel_results = n_groups * 2 * TILE_F32;
+        match self {
+            Self::Rows { output, places } => {
+                // All rows of a few tokens: so the pages that are written to change seldom.
+                for group in 0..n_groups {
+                    let tokens = group * GROUP..n_tokens.min((group + 1) * GROUP);
+                    for (first_row, results) in rows
+                        .clone()
+                        .step_by(PANEL_ROWS)
+                        .zip(results.chunks_exact(panel_results))
+                    {
+                        let results = &results[group * 2 * TILE_F32..(group + 1) * 2 * TILE_F32];
+                        for (half, tile) in results.chunks_exact(TILE_F32).enumerate() {
+                            let first_row = first_row + half * GROUP;
+                            let rows = first_row..rows.end.min(first_row + GROUP);
+                            write_tile(tiles, output, *places, rows, tokens.clone(), tile);
+                        }
+                    }
+                }
+            }
+            Self::Gated(gated) => {
+                for (first_row, results) in rows
+                    .clone()
+                    .step_by(PANEL_ROWS)
+                    .zip(results.chunks_exact_mut(2 * panel_results))
+                {
+                    let rows = first_row..rows.end.min(first_row + PANEL_ROWS);
+                    let (gates, ups) = results.split_at_mut(panel_results);
+                    let gates = gates.chunks_exact_mut(2 * TILE_F32);
+                    for (group, (gate, up)) in
+                        gates.zip(ups.chunks_exact_mut(2 * TILE_F32)).enumerate()
+                    {
+                        gated.write(tiles, &rows, group, n_groups, gate, up);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// A result tile of weight rows `rows` and some tokens.
+fn write_tile(
+    tiles: &Tiles,
+    output: &Output<'_>,
+    places: Option<&[u32]>,
+    rows: Range<usize>,
+    tokens: Range<usize>,
+    tile: &[f32],
+) {
+    if rows.is_empty() {
+        return;
+    }
+    let mut dst: [&mut [f32]; GROUP] = std::array::from_fn(|_| &mut [] as &mut [f32]);
+    for (dst, token) in dst.iter_mut().zip(tokens.clone()) {
+        let place = places.map_or(token, |places| places[token] as usize);
+        let start = place * output.weight.n_rows;
+        // SAFETY: strips cover disjoint rows of the weight and no two tokens have one place, so these ranges are disjoint.
+        *dst = unsafe { output.dst.range(start + rows.start..start + rows.end) };
+    }
+    let bias = output.bias.map(|bias| &bias[rows]);
+    // SAFETY: an instruction set of this machine.
+    unsafe { (tiles.scatter)(tile, bias, &mut dst[..tokens.len()]) };
+}
+
+impl Gated<'_> {
+    /// Results `[2][TILE_F32]` of gate and up, of values `rows` and one group of tokens: one tile of the operand.
+    fn write(
+        &self,
+        tiles: &Tiles,
+        rows: &Range<usize>,
+        group: usize,
+        n_groups: usize,
+        gate: &mut [f32],
+        up: &mut [f32],
+    ) {
+        for (results, bias) in [&mut *gate, &mut *up].into_iter().zip(self.biases) {
+            let Some(bias) = bias else { continue };
+            for (values, bias) in results.chunks_exact_mut(GROUP).zip(&bias[rows.clone()]) {
+                values.iter_mut().for_each(|value| *value += bias);
+            }
+        }
+        // What is there of rows that are missing may be no number.
+        gate[rows.len() * GROUP..].fill(0.0);
+        up[rows.len() * GROUP..].fill(0.0);
+        let at = packed_at(self.row_len, n_groups, group, rows.start / TILE_K);
+        // SAFETY: strips cover disjoint values, so each tile is written once. An instruction set of this machine.
+        unsafe {
+            (self.kernel)(gate, up);
+            (tiles.narrow)(gate, self.dst.range(at..at + TILE));
+        }
+    }
+}

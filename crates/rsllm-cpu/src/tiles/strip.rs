@@ -1,0 +1,235 @@
+//! A strip of weight rows times all tokens.
+
+use std::ops::Range;
+
+use super::sink::Sink;
+use super::{FEW_K, GROUP, PANEL_ROWS, Source, TILE_K, TileScratch, blocks, packed_at};
+use crate::kernels::{TILE, TILE_F32, Tiles, UnpackTiles};
+
+/// The packed rows of a panel, and of the one behind it.
+struct PanelBytes<'a> {
+    bytes: &'a [u8],
+    ahead: &'a [u8],
+    row_bytes: usize,
+    unpack: UnpackTiles,
+}
+
+impl PanelBytes<'_> {
+    /// The `n` values in bytes `piece` of one row to its place in `panel` `[2][k tile][TILE]`, if the panel has the row.
+    fn unpack_row(&self, row: usize, piece: &Range<usize>, n: usize, panel: &mut [u16]) {
+        let start = row * self.row_bytes;
+        let Some(packed) = self.bytes.get(start + piece.start..start + piece.end) else {
+            return;
+        };
+        let half_len = panel.len() / 2;
+        let row = &mut panel[row / GROUP * half_len + row % GROUP * TILE_K..];
+        if !n.is_multiple_of(TILE_K) {
+            // Left-over bits may be no number, and that times the zeros of the other side is none either.
+            let last = n / TILE_K * TILE;
+            row[last..last + TILE_K].fill(0);
+        }
+        // SAFETY: an instruction set of this machine; the row's tiles lie within the panel.
+        unsafe { (self.unpack)(packed, row) };
+    }
+}
+
+/// Rows of one weight: what is unpacked and multiplied at once.
+#[derive(Clone)]
+struct Panel<'a> {
+    source: Source<'a>,
+    rows: Range<usize>,
+}
+
+impl Panel<'_> {
+    fn bytes(&self) -> Option<PanelBytes<'_>> {
+        let weight = self.source.weight;
+        let behind = self.rows.end..weight.n_rows.min(self.rows.end + PANEL_ROWS);
+        Some(PanelBytes {
+            bytes: weight.rows(self.source.matrix, self.rows.clone()),
+            ahead: weight.rows(self.source.matrix, behind),
+            row_bytes: weight.row_bytes,
+            unpack: weight.unpack_tiles?,
+        })
+    }
+
+    /// The bytes within a packed row that hold some of its values.
+    fn piece(&self, values: &Range<usize>) -> Range<usize> {
+        let ty = self.source.weight.ty;
+        let (len, bytes) = (ty.block_len(), ty.block_bytes());
+        values.start / len * bytes..values.end / len * bytes
+    }
+}
+
+/// Some values of K of a panel.
+struct Piece {
+    /// Number of the panel.
+    panel: usize,
+    k: Range<usize>,
+}
+
+/// The same rows of one weight, or of two, times all tokens.
+pub(super) struct Strip<'a, 't> {
+    pub(super) tiles: &'static Tiles,
+    pub(super) sources: [Option<Source<'a>>; 2],
+    pub(super) sink: Sink<'a, 't>,
+    pub(super) rows: Range<usize>,
+    pub(super) n_tokens: usize,
+}
+
+impl Strip<'_, '_> {
+    /// Tiles of this thread must be configured.
+    pub(super) fn run(&self, packed: &[u16], scratch: &mut TileScratch) {
+        let n_groups = self.n_tokens.div_ceil(GROUP);
+        if n_groups <= 2 {
+            self.multiply_few(packed, scratch);
+        } else {
+            self.multiply(packed, scratch);
+        }
+        let n_results = self.panels().count() * n_groups * 2 * TILE_F32;
+        let results = &mut scratch.accumulators.as_mut_slice()[..n_results];
+        self.sink
+            .write(self.tiles, &self.rows, self.n_tokens, results);
+    }
+
+    /// Rows of each weight in turn.
+    fn panels(&self) -> impl Iterator<Item = Panel<'_>> {
+        self.rows.clone().step_by(PANEL_ROWS).flat_map(|first| {
+            let rows = first..self.rows.end.min(first + PANEL_ROWS);
+            self.sources.iter().flatten().map(move |&source| Panel {
+                source,
+                rows: rows.clone(),
+            })
+        })
+    }
+
+    fn row_len(&self) -> usize {
+        self.sources[0].map_or(0, |source| source.weight.row_len)
+    }
+
+    fn multiply(&self, packed: &[u16], scratch: &mut TileScratch) {
+        let n_groups = self.n_tokens.div_ceil(GROUP);
+        let panel_results = n_groups * 2 * TILE_F32;
+        for block in blocks(self.row_len()) {
+            let n_tiles = block.len().div_ceil(TILE_K);
+            let start = block.start / TILE_K * n_groups * TILE;
+            let b = &packed[start..start + n_groups * n_tiles * TILE];
+            let results = scratch
+                .accumulators
+                .as_mut_slice()
+                .chunks_exact_mut(panel_results);
+            for (panel, results) in self.panels().zip(results) {
+                let a = &mut scratch.panel.as_mut_slice()[..2 * n_tiles * TILE];
+                unpack(self.tiles, &panel, block.clone(), a);
+                // SAFETY: configured by the caller; the slices carry their lengths.
+                unsafe { (self.tiles.multiply)(a, b, results, block.start > 0) };
+            }
+        }
+    }
+
+    /// The same for one or two groups of tokens, where unpacking is most of the work: the products of one piece of a panel run
+    /// between the rows of the next one that are being unpacked. Sums go over K in the same order.
+    fn multiply_few(&self, packed: &[u16], scratch: &mut TileScratch) {
+        let row_len = self.row_len();
+        let n_groups = self.n_tokens.div_ceil(GROUP);
+        let results = scratch.accumulators.as_mut_slice();
+        let mut halves = scratch
+            .panel
+            .as_mut_slice()
+            .chunks_exact_mut(2 * FEW_K / TILE_K * TILE);
+        let (Some(mut filling), Some(mut filled)) = (halves.next(), halves.next()) else {
+            return;
+        };
+        let mut before: Option<Piece> = None;
+        for (number, panel) in self.panels().enumerate() {
+            let Some(bytes) = panel.bytes() else {
+                return;
+            };
+            // The next panel is asked for in equal parts.
+            let n_parts = row_len.div_ceil(FEW_K) * PANEL_ROWS;
+            let mut ahead = bytes
+                .ahead
+                .chunks(bytes.ahead.len().div_ceil(n_parts).max(1));
+            for start in (0..row_len).step_by(FEW_K) {
+                let piece = Piece {
+                    panel: number,
+                    k: start..row_len.min(start + FEW_K),
+                };
+                let in_row = panel.piece(&piece.k);
+                for row in 0..PANEL_ROWS {
+                    if let Some(ahead) = ahead.next() {
+                        // SAFETY: an instruction set of this machine.
+                        unsafe { (self.tiles.prefetch)(ahead) };
+                    }
+                    bytes.unpack_row(row, &in_row, piece.k.len(), filling);
+                    if row % 4 == 3
+                        && let Some(before) = &before
+                    {
+                        self.step(before, row / 4, packed, filled);
+                    }
+                }
+                if let Some(before) = &before {
+                    self.finish(before, results);
+                }
+                std::mem::swap(&mut filling, &mut filled);
+                before = Some(piece);
+            }
+        }
+        if let Some(before) = &before {
+            for t in 0..FEW_K / TILE_K {
+                self.step(before, t, packed, filled);
+            }
+            self.finish(before, results);
+        }
+        debug_assert!(n_groups <= 2, "the registers hold the sums of two groups");
+    }
+
+    /// The products of the `t`-th k tile of a piece, if it has so many.
+    fn step(&self, piece: &Piece, t: usize, packed: &[u16], panel: &[u16]) {
+        if t * TILE_K >= piece.k.len() {
+            return;
+        }
+        if piece.k.start + t == 0 {
+            // SAFETY: configured by the caller, as below.
+            unsafe { (self.tiles.clear)() };
+        }
+        let n_groups = self.n_tokens.div_ceil(GROUP);
+        let tile = piece.k.start / TILE_K + t;
+        let group = |g: usize| &packed[packed_at(self.row_len(), n_groups, g, tile)..][..TILE];
+        let (a0, a1) = panel.split_at(panel.len() / 2);
+        let a = [&a0[t * TILE..], &a1[t * TILE..]];
+        // SAFETY: configured by the caller.
+        unsafe {
+            match n_groups {
+                1 => (self.tiles.step)(a, &[group(0)]),
+                _ => (self.tiles.step)(a, &[group(0), group(1)]),
+            }
+        }
+    }
+
+    /// Keeps the results of a panel whose last piece this was.
+    fn finish(&self, piece: &Piece, results: &mut [f32]) {
+        if piece.k.end == self.row_len() {
+            let n = self.n_tokens.div_ceil(GROUP) * 2 * TILE_F32;
+            // SAFETY: configured by the caller.
+            unsafe { (self.tiles.finish)(&mut results[piece.panel * n..(piece.panel + 1) * n]) };
+        }
+    }
+}
+
+/// Values `block` of a panel to `a` `[2][k tile][TILE]`. Rows that are missing keep what was there: their results are not
+/// looked at.
+fn unpack(tiles: &Tiles, panel: &Panel<'_>, block: Range<usize>, a: &mut [u16]) {
+    let Some(bytes) = panel.bytes() else {
+        return;
+    };
+    let piece = panel.piece(&block);
+    for row in 0..panel.rows.len() {
+        // The same piece of the next panel: the processor's own prefetching stops at every row.
+        let start = row * bytes.row_bytes;
+        if let Some(ahead) = bytes.ahead.get(start + piece.start..start + piece.end) {
+            // SAFETY: an instruction set of this machine.
+            unsafe { (tiles.prefetch)(ahead) };
+        }
+        bytes.unpack_row(row, &piece, block.len(), a);
+    }
+}
