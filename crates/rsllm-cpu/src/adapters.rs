@@ -1,11 +1,42 @@
 //! Low-rank adapters: a row's product with two thin matrices, unpacked a row at a time. Few rows, little work.
 
-use rsllm_tensor::{BackendError, LowRank, Op};
+use rsllm_tensor::{BackendError, LowRank, Op, RowSet};
 
+use crate::memory::CpuBuffer;
+use crate::step_state::StepState;
 use crate::weight::CpuWeight;
 
+/// Adds `scale · up · down · x` to the rows of `dst` whose sequences name the adapter.
+pub(crate) fn add_rows(
+    step: &StepState,
+    dst: &mut CpuBuffer,
+    x: &CpuBuffer,
+    adapter: &LowRank<CpuWeight>,
+    rows: RowSet,
+    scratch: &mut [f32],
+) -> Result<(), BackendError> {
+    let n_rows = step.counts_of(rows).n_rows;
+    let uses = |row: usize| {
+        let row = match rows {
+            RowSet::All => row,
+            RowSet::Outputs => step.outputs[row] as usize,
+        };
+        let sequence = step.sequences.iter().find(|s| s.rows().contains(&row));
+        sequence.is_some_and(|s| s.adapter == Some(adapter.adapter))
+    };
+    let width = dst.width;
+    let x = x.rows(n_rows).chunks_exact(x.width);
+    let dst = dst.rows_mut(n_rows).chunks_exact_mut(width);
+    for (row, (dst, x)) in dst.zip(x).enumerate() {
+        if uses(row) {
+            add_row(dst, x, adapter, scratch)?;
+        }
+    }
+    Ok(())
+}
+
 /// Adds `scale · up · down · x` to `dst`. `scratch` holds the inner values and one unpacked row of either matrix.
-pub(crate) fn add_row(
+fn add_row(
     dst: &mut [f32],
     x: &[f32],
     adapter: &LowRank<CpuWeight>,

@@ -87,6 +87,15 @@ impl CpuBackend {
         Ok(backend)
     }
 
+    fn products(&mut self, rows: RowSet) -> Matmul<'_> {
+        Matmul {
+            kernels: self.kernels,
+            pool: &mut self.pool,
+            scratch: &mut prepared(self.scratch.as_mut()).matmul,
+            outputs: rows == RowSet::Outputs,
+        }
+    }
+
     /// The instruction set in use.
     pub fn isa(&self) -> Isa {
         self.kernels.isa
@@ -246,8 +255,11 @@ impl Backend for CpuBackend {
 
     fn download(&mut self, dst: &mut [f32], src: &CpuBuffer) -> Result<()> {
         check(Op::Download, "partial row length", 0, dst.len() % src.width)?;
-        dst.copy_from_slice(src.rows(dst.len() / src.width));
-        Ok(())
+        let src_rows = src.rows(dst.len() / src.width);
+        // Logits of many sequences are megabytes.
+        ops::for_rows(&mut self.pool, Op::Download, dst, 1, |first, part| {
+            part.copy_from_slice(&src_rows[first..first + part.len()]);
+        })
     }
 
     fn gather_outputs(&mut self, dst: &mut CpuBuffer, src: &CpuBuffer) -> Result<()> {
@@ -268,14 +280,18 @@ impl Backend for CpuBackend {
         rows: RowSet,
     ) -> Result<()> {
         let counts = self.step.counts_of(rows);
-        let scratch = prepared(self.scratch.as_mut());
-        let mut matmul = Matmul {
-            kernels: self.kernels,
-            pool: &mut self.pool,
-            scratch: &mut scratch.matmul,
-            outputs: rows == RowSet::Outputs,
-        };
-        products::run(&mut matmul, products, x, counts)
+        products::run(&mut self.products(rows), products, x, counts)
+    }
+
+    fn matmul_to_host(
+        &mut self,
+        host: &mut [f32],
+        product: Product<'_, Self>,
+        x: &CpuBuffer,
+        rows: RowSet,
+    ) -> Result<()> {
+        let counts = self.step.counts_of(rows);
+        products::to_host(&mut self.products(rows), host, &product, x, counts)
     }
 
     fn low_rank_add(
@@ -289,23 +305,8 @@ impl Backend for CpuBackend {
         check(Op::LowRankAdd, "output width", adapter.up.n_rows, dst.width)?;
         let rank = adapter.up.row_len;
         check(Op::LowRankAdd, "rank", adapter.down.n_rows, rank)?;
-        let (all, counts) = (rows == RowSet::All, self.step.counts_of(rows));
-        let step = &self.step;
-        let uses = |row: usize| {
-            let row = if all { row } else { step.outputs[row] as usize };
-            let sequence = step.sequences.iter().find(|s| s.rows().contains(&row));
-            sequence.is_some_and(|s| s.adapter == Some(adapter.adapter))
-        };
         let scratch = prepared(self.scratch.as_mut()).row.as_mut_slice();
-        let width = dst.width;
-        let x = x.rows(counts.n_rows).chunks_exact(x.width);
-        let dst = dst.rows_mut(counts.n_rows).chunks_exact_mut(width);
-        for (row, (dst, x)) in dst.zip(x).enumerate() {
-            if uses(row) {
-                adapters::add_row(dst, x, adapter, scratch)?;
-            }
-        }
-        Ok(())
+        adapters::add_rows(&self.step, dst, x, adapter, rows, scratch)
     }
 
     fn rms_norm(
@@ -493,14 +494,7 @@ impl Backend for CpuBackend {
         rows: RowSet,
     ) -> Result<()> {
         let counts = self.step.counts_of(rows);
-        let scratch = prepared(self.scratch.as_mut());
-        let mut matmul = Matmul {
-            kernels: self.kernels,
-            pool: &mut self.pool,
-            scratch: &mut scratch.matmul,
-            outputs: rows == RowSet::Outputs,
-        };
-        ffn::run(&mut matmul, dst, x, ffn, inner, counts)
+        ffn::run(&mut self.products(rows), dst, x, ffn, inner, counts)
     }
 
     fn add(&mut self, dst: &mut CpuBuffer, x: &CpuBuffer, rows: RowSet) -> Result<()> {

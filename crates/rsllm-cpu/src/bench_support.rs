@@ -65,7 +65,7 @@ pub fn dot_rows(kernels: &Kernels, ty: GgmlType, rows: &[u8], x: &Activations, o
                 x.n_columns * x.row_len.div_ceil(ActivationBlock::LEN),
                 "quantised for this type"
             );
-            let mut prepared = vec![Prepared::zeroed(); x.blocks.len()];
+            let mut prepared = vec![Prepared::zeroed(); x.blocks.len() + Prepared::SPARE];
             // SAFETY: `Kernels::for_isa` gives tables this machine can run; the lengths are checked above.
             unsafe { dot(rows, row_bytes, &x.blocks, x.n_columns, out, &mut prepared) };
         }

@@ -16,6 +16,7 @@ mod matmul;
 mod memory;
 mod moe;
 mod ops;
+mod pieces;
 mod products;
 mod step_state;
 mod threads;

@@ -13,6 +13,7 @@ use rsllm_tensor::{BackendError, Op};
 
 use crate::kernels::{Dot, Kernels, Prepared, Tiles};
 use crate::memory::{Aligned, Allocator};
+pub(crate) use crate::pieces::{Pieces, Vec4};
 use crate::threads::{SharedSlice, ThreadPool, WorkerPanicked};
 use crate::tiles::TileScratch;
 use crate::weight::CpuWeight;
@@ -25,7 +26,10 @@ const PANEL_ROWS: usize = 48;
 /// Columns of one fused-dot call; more only repeat the work per column.
 const MAX_DOT_COLUMNS: usize = 16;
 /// Weight bytes of a decode piece: small enough to balance, large enough to stream.
-const DECODE_PIECE_BYTES: Range<usize> = 8 * 1024..64 * 1024;
+pub(crate) const DECODE_PIECE_BYTES: Range<usize> = 8 * 1024..64 * 1024;
+
+/// Values that a thread quantises at a time.
+const QUANTIZED_PIECE: usize = 2 * 1024;
 
 /// One product of a group, as plain slices.
 pub(crate) struct Target<'a> {
@@ -106,7 +110,7 @@ impl MatmulScratch {
                     prepared: Aligned::new(
                         allocator,
                         "prepared activations",
-                        MAX_DOT_COLUMNS * max_row_len.div_ceil(256),
+                        MAX_DOT_COLUMNS * max_row_len.div_ceil(256) + Prepared::SPARE,
                     )?,
                 })
             })
@@ -203,7 +207,7 @@ impl Matmul<'_> {
     }
 
     /// Quantise rows of `x` into the shared blocks, in one term or two: the second is what the first leaves.
-    fn quantize(&mut self, x: &[f32], row_len: usize, terms: usize) {
+    fn quantize(&mut self, x: &[f32], row_len: usize, terms: usize) -> Result<(), WorkerPanicked> {
         let row_blocks = row_len.div_ceil(256);
         let quantize = |row: &[f32], blocks: &mut [ActivationBlock]| {
             // SAFETY: the table belongs to an instruction set this machine has; a quantised weight's rows are
@@ -212,6 +216,17 @@ impl Matmul<'_> {
         };
         let n_blocks = x.len() / row_len * row_blocks;
         let (first, second) = self.scratch.blocks.as_mut_slice().split_at_mut(n_blocks);
+        if terms == 1 {
+            let first = SharedSlice::new(first);
+            let piece = QUANTIZED_PIECE.div_ceil(row_len);
+            return self.pool.run_pieces(x.len() / row_len, piece, |rows, _| {
+                for i in rows {
+                    // SAFETY: each row has its own blocks.
+                    let blocks = unsafe { first.range(i * row_blocks..(i + 1) * row_blocks) };
+                    quantize(&x[i * row_len..(i + 1) * row_len], blocks);
+                }
+            });
+        }
         let rest = &mut self.scratch.rest.as_mut_slice()[..row_len];
         for (i, row) in x.chunks_exact(row_len).enumerate() {
             let range = i * row_blocks..(i + 1) * row_blocks;
@@ -224,6 +239,7 @@ impl Matmul<'_> {
                 quantize(rest, &mut second[range]);
             }
         }
+        Ok(())
     }
 
     /// The first `n_rows` rows, as [`Self::decode`] does but to sixteen bits of their activations.
@@ -252,9 +268,10 @@ impl Matmul<'_> {
         columns: Range<usize>,
         terms: usize,
     ) -> Result<(), WorkerPanicked> {
+        let kernels = self.kernels;
         let row_len = targets[0].weight.row_len;
         if targets.iter().any(|t| matches!(t.weight.dot, Dot::Int8(_))) {
-            self.quantize(x, row_len, terms);
+            self.quantize(x, row_len, terms)?;
         }
         let n_blocks = terms * columns.len() * row_len.div_ceil(256);
         let blocks = &self.scratch.blocks.as_slice()[..n_blocks];
@@ -273,6 +290,7 @@ impl Matmul<'_> {
             for piece in range {
                 let (target, rows) = jobs.get(piece);
                 dot_piece(
+                    kernels,
                     outputs.get(target),
                     rows,
                     x,
@@ -367,6 +385,7 @@ enum Path {
 
 /// Dots of weight rows `rows` with all columns, in groups. Where `blocks` hold two terms, the second is added.
 fn dot_piece(
+    kernels: &Kernels,
     output: &Output<'_>,
     rows: Range<usize>,
     x: &[f32],
@@ -396,7 +415,7 @@ fn dot_piece(
                     &blocks[first * row_blocks..(first + n) * row_blocks],
                     n,
                     dots,
-                    &mut scratch.prepared.as_mut_slice()[..n * row_blocks],
+                    &mut scratch.prepared.as_mut_slice()[..n * row_blocks + Prepared::SPARE],
                 );
             },
             // SAFETY: as above, with columns of exactly `row_len` values.
@@ -410,20 +429,55 @@ fn dot_piece(
                 );
             },
         }
-        for column in 0..n {
-            let start = (columns.start + (first + column) % columns.len()) * weight.n_rows;
+        let put = |column: usize, row: usize, values: &[f32]| {
+            let start = (columns.start + (first + column) % columns.len()) * weight.n_rows + row;
             // SAFETY: pieces cover disjoint rows of a destination, so these ranges are disjoint.
-            let dst = unsafe { output.dst.range(start + rows.start..start + rows.end) };
-            let dots = dots.iter().skip(column).step_by(n);
-            if first + column < columns.len() {
-                for (i, (y, dot)) in dst.iter_mut().zip(dots).enumerate() {
-                    *y = dot + output.bias.map_or(0.0, |b| b[rows.start + i]);
+            let dst = unsafe { output.dst.range(start..start + values.len()) };
+            if first + column >= columns.len() {
+                dst.iter_mut().zip(values).for_each(|(y, dot)| *y += dot);
+            } else if let Some(bias) = output.bias {
+                for ((y, dot), bias) in dst.iter_mut().zip(values).zip(&bias[row..]) {
+                    *y = dot + bias;
                 }
             } else {
-                dst.iter_mut().zip(dots).for_each(|(y, dot)| *y += dot);
+                match (<&mut [f32; 16]>::try_from(&mut *dst), values.try_into()) {
+                    (Ok(dst), Ok(values)) => *dst = values,
+                    _ => dst.copy_from_slice(values),
+                }
             }
+        };
+        if n == 1 {
+            put(0, rows.start, dots);
+        } else {
+            put_columns(kernels, dots, n, rows.start, put);
         }
         first += n;
+    }
+}
+
+/// Calls `put` with column, first row and results of up to sixteen rows, for results `[row][column]` of which the first are of
+/// row `first_row`.
+fn put_columns(
+    kernels: &Kernels,
+    dots: &[f32],
+    n_columns: usize,
+    first_row: usize,
+    put: impl Fn(usize, usize, &[f32]),
+) {
+    let mut square = [[0.0; 16]; 16];
+    for (i, rows) in dots.chunks(16 * n_columns).enumerate() {
+        let n_rows = rows.len() / n_columns;
+        for (dst, row) in square.iter_mut().zip(rows.chunks_exact(n_columns)) {
+            match <&[f32; 16]>::try_from(row) {
+                Ok(row) => *dst = *row,
+                Err(_) => dst[..n_columns].copy_from_slice(row),
+            }
+        }
+        // SAFETY: the table belongs to an instruction set this machine has.
+        unsafe { (kernels.elementwise.transpose)(&mut square) };
+        for (column, values) in square.iter().take(n_columns).enumerate() {
+            put(column, first_row + 16 * i, &values[..n_rows]);
+        }
     }
 }
 
@@ -493,82 +547,6 @@ fn write_panel(
                 }
             }
         }
-    }
-}
-
-/// The cut of a group of products into pieces of rows; piece numbers run over all targets.
-pub(crate) struct Pieces {
-    /// Per target: first piece, rows a piece, rows.
-    targets: Vec4<(usize, usize, usize)>,
-    pub(crate) total: usize,
-}
-
-impl Pieces {
-    fn new(targets: &[Target<'_>], piece_bytes: usize) -> Self {
-        Self::build(targets, |weight| {
-            // The scratch for several columns holds DECODE_PIECE_BYTES.end / 16 rows; no row is shorter than 16 bytes
-            // unless the model is tiny, hence the minimum.
-            (piece_bytes / weight.row_bytes).clamp(1, DECODE_PIECE_BYTES.end / 16)
-        })
-    }
-
-    pub(crate) fn with_rows(targets: &[Target<'_>], piece_rows: usize) -> Self {
-        Self::build(targets, |_| piece_rows)
-    }
-
-    fn build(targets: &[Target<'_>], rows_of: impl Fn(&CpuWeight) -> usize) -> Self {
-        let mut total = 0;
-        let piece = |target: &Target<'_>| {
-            let rows = rows_of(target.weight);
-            let first = total;
-            total += target.weight.n_rows.div_ceil(rows);
-            (first, rows, target.weight.n_rows)
-        };
-        let targets = targets.iter().map(piece).collect();
-        Self { targets, total }
-    }
-
-    /// Target and rows of a piece.
-    pub(crate) fn get(&self, piece: usize) -> (usize, Range<usize>) {
-        let target = self
-            .targets
-            .iter()
-            .rposition(|&(first, ..)| first <= piece)
-            .expect("the first piece is 0");
-        let (first, rows, n_rows) = *self.targets.get(target);
-        let start = (piece - first) * rows;
-        (target, start..n_rows.min(start + rows))
-    }
-}
-
-/// Up to four values on the stack: a group has no more products, and the token loop must not allocate.
-pub(crate) struct Vec4<T> {
-    items: [Option<T>; 4],
-    len: usize,
-}
-
-impl<T> Vec4<T> {
-    pub(crate) fn get(&self, index: usize) -> &T {
-        self.items[index].as_ref().expect("index below len")
-    }
-
-    fn iter(&self) -> impl DoubleEndedIterator<Item = &T> + ExactSizeIterator {
-        self.items[..self.len]
-            .iter()
-            .map(|item| item.as_ref().expect("index below len"))
-    }
-}
-
-impl<T> FromIterator<T> for Vec4<T> {
-    fn from_iter<I: IntoIterator<Item = T>>(iter: I) -> Self {
-        let mut items = [const { None }; 4];
-        let mut len = 0;
-        for item in iter {
-            assert!(len < 4, "a group of products has at most four");
-            items[len] = Some(item);
-            len += 1;
-        }
-        Self { items, len }
     }
 }
 

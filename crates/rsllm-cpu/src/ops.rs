@@ -11,6 +11,9 @@ use crate::weight::CpuWeight;
 /// Values below which waking another thread costs more than it saves.
 const PARALLEL_MIN: usize = 32 * 1024;
 
+/// The same where a value takes an exponential.
+const PARALLEL_MIN_SLOW: usize = 4 * 1024;
+
 /// Run `job(first_row, rows)` over rows of `width` values, on one thread when there is little to do.
 pub(crate) fn for_rows(
     pool: &mut ThreadPool,
@@ -19,8 +22,19 @@ pub(crate) fn for_rows(
     width: usize,
     job: impl Fn(usize, &mut [f32]) + Sync,
 ) -> Result<(), BackendError> {
+    for_rows_in_pieces(pool, op, data, (width, PARALLEL_MIN), job)
+}
+
+/// [`for_rows`] with about `n_values` values at a time, of rows of `width`.
+fn for_rows_in_pieces(
+    pool: &mut ThreadPool,
+    op: Op,
+    data: &mut [f32],
+    (width, n_values): (usize, usize),
+    job: impl Fn(usize, &mut [f32]) + Sync,
+) -> Result<(), BackendError> {
     let n_rows = data.len() / width.max(1);
-    let piece = (PARALLEL_MIN / width.max(1)).max(1);
+    let piece = (n_values / width.max(1)).max(1);
     let shared = SharedSlice::new(data);
     pool.run_pieces(n_rows, piece, |rows, _| {
         // SAFETY: pieces are disjoint ranges of rows.
@@ -59,10 +73,16 @@ pub(crate) fn gate(
     width: usize,
 ) -> Result<(), BackendError> {
     let kernel = kernels.elementwise.gate(activation);
-    for_rows(pool, Op::GatedAct, gate, width, |first, rows| {
-        // SAFETY: the table belongs to an instruction set this machine has.
-        unsafe { kernel(rows, &up[first * width..]) };
-    })
+    for_rows_in_pieces(
+        pool,
+        Op::GatedAct,
+        gate,
+        (width, PARALLEL_MIN_SLOW),
+        |first, rows| {
+            // SAFETY: the table belongs to an instruction set this machine has.
+            unsafe { kernel(rows, &up[first * width..]) };
+        },
+    )
 }
 
 /// Rotate every head of every row.

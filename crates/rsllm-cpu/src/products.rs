@@ -55,3 +55,26 @@ pub(crate) fn run(
     }
     Ok(())
 }
+
+/// One product straight to `dst`, which is the host's memory as all here is: logits of many sequences are megabytes.
+pub(crate) fn to_host(
+    matmul: &mut Matmul<'_>,
+    dst: &mut [f32],
+    product: &Product<'_, CpuBackend>,
+    x: &CpuBuffer,
+    counts: RowCounts,
+) -> Result<(), BackendError> {
+    let weight = product.weight;
+    let bias = product
+        .bias
+        .map(|b| b.vector(Op::Matmul, weight.n_rows))
+        .transpose()?;
+    let mut target = [Target {
+        dst,
+        weight,
+        matrix: 0,
+        bias,
+    }];
+    let x = x.rows(counts.n_rows);
+    matmul.run(&mut target, x, counts.n_rows, counts.n_prefill)
+}

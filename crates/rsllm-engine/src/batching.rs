@@ -511,7 +511,11 @@ impl<M: Forward> Worker<M> {
         }
         self.metrics.decode_ns += step_ns;
         if self.batch.parts().iter().all(|part| part.n_rows == 1) {
-            self.step_state.budget.record_decode(step_ns);
+            let is_beside = self.step_state.pass.is_under_way();
+            let n_rows = self.batch.n_rows();
+            self.step_state
+                .budget
+                .record_decode(n_rows, step_ns, is_beside);
         }
         self.step_state.costs.record(self.batch.n_rows(), step_ns);
     }

@@ -1,37 +1,54 @@
-//! How much of a prompt a step computes while others generate. Measured, not assumed: a stream that generates should wait no
-//! longer than about two and a half times as long for its next token as it does without the prompt.
+//! How much of a prompt a step computes while others generate. Measured, not assumed: a stream that generates should wait about
+//! twice as long for its next token as it does without the prompt, and never four times as long.
 //!
 //! A pass over the weights costs much however few rows it has, so prompts are not cut into few rows. A pass of many rows is
 //! cut between layers instead: each step evaluates all that generate, and then some layers of the pass, as many as fit the
-//! time. Prompts so keep three fifths of the machine at nearly the speed they have alone. Only where one layer with the fewest
+//! time. Prompts so keep half of the machine at nearly the speed they have alone. Only where one layer with the fewest
 //! rows takes longer than it may do streams wait longer: prompts must get on.
+//!
+//! What becomes dearer is believed at once, what becomes cheaper bit by bit: one step that is too long is seen, one that could
+//! have been longer is not.
 
 /// Watches steps and derives the rows and layers of the next. Times are in nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StepBudget {
-    /// Of a step without prompts; 0 while unknown.
+    /// Of a step of so many sequences that generate, without prompts beside it; 0 while unknown.
+    quiet_ns: [f64; MOST_ROWS + 1],
+    /// Of the newest steps, and the sequences they had. Beside prompts they take longer, because passes take their weights out
+    /// of the caches.
     decode_ns: f64,
+    decode_rows: usize,
     /// Of a layer of the last pass, and the rows it had; 0 while unknown.
     layer_ns: f64,
     layer_rows: usize,
     rows: usize,
+    /// More prompts wait than sequences generate.
+    is_crowded: bool,
 }
 
 /// A step should not take longer while others generate.
 const LONGEST_STEP_NS: f64 = 100e6;
-/// Prompts may add this share of a step without them. Streams must not wait four times as long; this leaves room for what the
-/// machine does beside.
-const SHARE: f64 = 1.5;
+/// What a step with prompts may take, in steps without. Streams must not wait four times as long; this leaves room for what
+/// the machine does beside.
+const LONGEST: f64 = 2.1;
+/// The same where more wait for their prompts than for their next token.
+const LONGEST_CROWDED: f64 = 3.5;
 /// Prompts may always add so much: nobody sees it.
 const LEAST_SPARE_NS: f64 = 1e6;
 /// Prompts get at least this share of the time of generating, however long that takes.
 const LEAST_SHARE: f64 = 0.25;
+/// The same of usual steps, where generating beside prompts has become slow.
+const USUAL_SHARE: f64 = 0.5;
+/// Layers that take as long as the logits of a few rows, roughly.
+const OUTPUT_LAYERS: usize = 4;
 /// Layers that a step should hold: with fewer, much of the time may be left over; with more, passes have few rows.
 const LAYERS: f64 = 3.0;
 /// Weight of the newest measurement.
 const NEWEST: f64 = 0.3;
+/// Sequences up to which steps are told apart.
+const MOST_ROWS: usize = 32;
 /// Before anything is known.
-const FIRST_ROWS: usize = 32;
+const FIRST_ROWS: usize = 128;
 /// Fewer are not worth a pass over the weights.
 const LEAST_ROWS: usize = 16;
 
@@ -39,11 +56,19 @@ impl StepBudget {
     /// Before any step.
     pub(crate) fn new() -> Self {
         Self {
+            quiet_ns: [0.0; MOST_ROWS + 1],
             decode_ns: 0.0,
+            decode_rows: 0,
             layer_ns: 0.0,
             layer_rows: 0,
             rows: FIRST_ROWS,
+            is_crowded: false,
         }
+    }
+
+    /// So many generate in the next step, and so many have a prompt to compute.
+    pub(crate) fn weigh(&mut self, n_generating: usize, n_prompts: usize) {
+        self.is_crowded = n_prompts > n_generating;
     }
 
     /// Rows of the next pass, at most `max_rows`.
@@ -51,47 +76,75 @@ impl StepBudget {
         self.rows.clamp(1, max_rows.max(1))
     }
 
-    /// Layers that the next step computes of a pass of `n_rows` rows that lacks `n_left`.
-    pub(crate) fn layers(&self, n_rows: usize, n_left: usize) -> usize {
+    /// Layers that the next step computes of a pass of `n_rows` rows that lacks `n_left`. Where logits are wanted behind the last
+    /// (`has_outputs`), they count as some layers more, and if these do not fit, that layer waits with them.
+    pub(crate) fn layers(&self, n_rows: usize, n_left: usize, has_outputs: bool) -> usize {
         if self.layer_ns == 0.0 {
             return n_left.min(1);
         }
         // Fewer rows are not much cheaper, more are dearer.
         let growth = (n_rows as f64 / self.layer_rows as f64).max(1.0);
-        let n_layers = self.spare_ns() / (self.layer_ns * growth);
-        (n_layers as usize).clamp(1, n_left.max(1))
+        let n_layers = (self.spare_ns() / (self.layer_ns * growth)) as usize;
+        let most = if has_outputs && n_layers < n_left + OUTPUT_LAYERS {
+            n_left - 1
+        } else {
+            n_left
+        };
+        n_layers.clamp(1, most.max(1))
     }
 
-    /// A step that only generates took `step_ns`.
-    pub(crate) fn record_decode(&mut self, step_ns: u64) {
-        self.decode_ns = average(self.decode_ns, step_ns as f64);
+    /// A step of `n_rows` sequences that generate took `step_ns`, beside a pass or not.
+    pub(crate) fn record_decode(&mut self, n_rows: usize, step_ns: u64, is_beside: bool) {
+        let step_ns = step_ns as f64;
+        if n_rows != self.decode_rows {
+            (self.decode_rows, self.decode_ns) = (n_rows, 0.0);
+        }
+        if is_beside {
+            self.decode_ns = raised(self.decode_ns, step_ns);
+        } else {
+            let quiet_ns = &mut self.quiet_ns[n_rows.min(MOST_ROWS)];
+            *quiet_ns = average(*quiet_ns, step_ns);
+            self.decode_ns = *quiet_ns;
+        }
     }
 
     /// `n_layers` layers of a pass of `n_rows` rows, in a step in which others generate, took `part_ns`.
     pub(crate) fn record_pass(&mut self, n_rows: usize, n_layers: usize, part_ns: u64) {
         let layer_ns = (part_ns as f64 / n_layers.max(1) as f64).max(1.0);
         self.layer_ns = if n_rows == self.layer_rows {
-            average(self.layer_ns, layer_ns)
+            raised(self.layer_ns, layer_ns)
         } else {
             layer_ns
         };
         self.layer_rows = n_rows;
         let rows = n_rows as f64 * self.spare_ns() / LAYERS / self.layer_ns;
-        // A pass of few rows says little about one of many.
-        let most = self.rows.max(n_rows).saturating_mul(2);
+        // Many rows cost less than their number times what one of few cost, so this errs on the safe side; but a pass of few says
+        // little about one of many.
+        let most = self.rows.max(n_rows).saturating_mul(4);
         let rows = (rows as usize).min(most).max(LEAST_ROWS);
-        // One that did not use its rows says only that so many are not too many.
-        if rows < self.rows || 2 * n_rows >= self.rows {
+        // One that did not use its rows says nothing about those that do.
+        if 2 * n_rows >= self.rows {
             self.rows = rows - rows % LEAST_ROWS;
         }
     }
 
     /// Time that prompts may add to a step.
     fn spare_ns(&self) -> f64 {
-        let longest = (LONGEST_STEP_NS - self.decode_ns)
-            .max(LEAST_SHARE * self.decode_ns)
-            .max(LEAST_SPARE_NS);
-        (SHARE * self.decode_ns).clamp(LEAST_SPARE_NS, longest)
+        // So many that have never been without prompts know no other time than that beside them.
+        let quiet_ns = match self.quiet_ns[self.decode_rows.min(MOST_ROWS)] {
+            0.0 => self.decode_ns,
+            quiet_ns => quiet_ns,
+        };
+        let most = (LONGEST_STEP_NS - quiet_ns).max(LEAST_SHARE * quiet_ns);
+        let longest = if self.is_crowded {
+            LONGEST_CROWDED
+        } else {
+            LONGEST
+        };
+        (longest * quiet_ns - self.decode_ns)
+            .max(USUAL_SHARE * quiet_ns)
+            .min(most)
+            .max(LEAST_SPARE_NS)
     }
 }
 
@@ -101,6 +154,11 @@ fn average(old: f64, new: f64) -> f64 {
     } else {
         old + NEWEST * (new - old)
     }
+}
+
+/// [`average`], or the newest if it is larger.
+fn raised(old: f64, new: f64) -> f64 {
+    average(old, new).max(new)
 }
 
 #[cfg(test)]
@@ -114,14 +172,14 @@ mod tests {
     fn settled(decode_ms: f64, pass_ms: f64, row_ms: f64) -> (usize, f64) {
         let mut budget = StepBudget::new();
         for _ in 0..5 {
-            budget.record_decode((decode_ms * 1e6) as u64);
+            budget.record_decode(4, (decode_ms * 1e6) as u64, false);
         }
         let mut longest = 0.0_f64;
         for round in 0..30 {
             let rows = budget.rows(512);
             let mut n_left = N_LAYERS;
             while n_left > 0 {
-                let n_layers = budget.layers(rows, n_left);
+                let n_layers = budget.layers(rows, n_left, false);
                 let part_ms = n_layers as f64 * (pass_ms + row_ms * rows as f64);
                 budget.record_pass(rows, n_layers, (part_ms * 1e6) as u64);
                 n_left -= n_layers;
@@ -134,11 +192,11 @@ mod tests {
     }
 
     #[test]
-    fn streams_wait_at_most_two_and_a_half_times_as_long() {
+    fn streams_wait_about_twice_as_long() {
         // A small model, a usual one, and one whose steps are long already.
         for (decode_ms, pass_ms, row_ms, longest_ms, least_rows) in [
-            (10.0, 1.0, 0.03, 25.0, 128),
-            (2.0, 0.3, 0.01, 5.0, 48),
+            (10.0, 1.0, 0.03, 21.0, 80),
+            (2.0, 0.3, 0.01, 4.2, 32),
             (60.0, 5.0, 0.1, 100.0, 64),
             (400.0, 20.0, 0.5, 500.0, 16),
         ] {
@@ -155,17 +213,59 @@ mod tests {
     #[test]
     fn the_first_pass_feels_its_way() {
         let mut budget = StepBudget::new();
-        budget.record_decode(10_000_000);
+        budget.record_decode(4, 10_000_000, false);
         assert_eq!((budget.rows(512), budget.rows(4)), (FIRST_ROWS, 4));
-        assert_eq!(budget.layers(FIRST_ROWS, N_LAYERS), 1);
+        assert_eq!(budget.layers(FIRST_ROWS, N_LAYERS, false), 1);
         budget.record_pass(FIRST_ROWS, 1, 1_000_000);
-        // 15 ms are free.
-        assert_eq!(budget.layers(FIRST_ROWS, N_LAYERS), 15);
-        assert_eq!(budget.layers(FIRST_ROWS, 4), 4);
-        assert_eq!(budget.layers(2 * FIRST_ROWS, N_LAYERS), 7);
-        assert_eq!(budget.rows(512), 2 * FIRST_ROWS);
+        // 11 ms are free.
+        assert_eq!(budget.layers(FIRST_ROWS, N_LAYERS, false), 11);
+        assert_eq!(budget.layers(FIRST_ROWS, 4, false), 4);
+        assert_eq!(budget.layers(2 * FIRST_ROWS, N_LAYERS, false), 5);
+        let rows = budget.rows(512);
+        assert!((3 * FIRST_ROWS..4 * FIRST_ROWS).contains(&rows), "{rows}");
         // A short rest of a prompt is no reason for longer passes.
         budget.record_pass(5, 1, 200_000);
-        assert_eq!(budget.rows(512), 2 * FIRST_ROWS);
+        assert_eq!(budget.rows(512), rows);
+    }
+
+    #[test]
+    fn many_prompts_outweigh_few_that_generate() {
+        let mut budget = StepBudget::new();
+        budget.record_decode(4, 10_000_000, false);
+        budget.record_pass(FIRST_ROWS, 1, 1_000_000);
+        budget.weigh(4, 5);
+        assert_eq!(budget.layers(FIRST_ROWS, N_LAYERS, false), 25);
+        budget.weigh(4, 4);
+        assert_eq!(budget.layers(FIRST_ROWS, N_LAYERS, false), 11);
+    }
+
+    #[test]
+    fn the_output_waits_where_it_does_not_fit() {
+        let mut budget = StepBudget::new();
+        assert_eq!(budget.layers(FIRST_ROWS, 1, true), 1);
+        budget.record_decode(1, 10_000_000, false);
+        budget.record_pass(FIRST_ROWS, 1, 1_000_000);
+        // Eleven fit.
+        assert_eq!(budget.layers(FIRST_ROWS, 7, true), 7);
+        assert_eq!(budget.layers(FIRST_ROWS, 8, true), 7);
+        assert_eq!(budget.layers(FIRST_ROWS, 1, true), 1);
+    }
+
+    #[test]
+    fn what_becomes_dearer_leaves_less_at_once() {
+        let mut budget = StepBudget::new();
+        budget.record_decode(2, 10_000_000, false);
+        budget.record_pass(FIRST_ROWS, 1, 1_000_000);
+        budget.record_decode(2, 14_000_000, true);
+        // 21 ms less 14.
+        assert_eq!(budget.layers(FIRST_ROWS, N_LAYERS, false), 7);
+        budget.record_pass(FIRST_ROWS, 7, 14_000_000);
+        assert_eq!(budget.layers(FIRST_ROWS, N_LAYERS, false), 3);
+        // Prompts keep half of the time of generating however slow that becomes beside them.
+        budget.record_decode(2, 40_000_000, true);
+        assert_eq!(budget.layers(FIRST_ROWS, N_LAYERS, false), 2);
+        // Three sequences are another matter, and never seen without prompts so far.
+        budget.record_decode(3, 40_000_000, true);
+        assert_eq!(budget.layers(FIRST_ROWS, N_LAYERS, false), 22);
     }
 }

@@ -153,22 +153,23 @@ impl<B: Backend> Segment for BackendSegment<B> {
                 match wanted {
                     Wanted::Embeddings(rows) => self.backend.download(rows, normed)?,
                     Wanted::Logits(logits) => {
-                        let bias = output.output.bias.as_ref();
-                        let weight = &output.output.weight;
-                        let dst = &mut *buffer;
-                        let mut product = [Product { dst, weight, bias }];
-                        self.backend.matmul(&mut product, normed, RowSet::Outputs)?;
-                        apply_adapters(
-                            &mut self.backend,
-                            &output.output,
-                            buffer,
-                            normed,
-                            RowSet::Outputs,
-                        )?;
-                        if let Some(cap) = self.config.logit_softcap {
-                            self.backend.softcap(buffer, cap, RowSet::Outputs)?;
+                        let (linear, backend) = (&output.output, &mut self.backend);
+                        let product = Product {
+                            dst: &mut *buffer,
+                            weight: &linear.weight,
+                            bias: linear.bias.as_ref(),
+                        };
+                        let cap = self.config.logit_softcap;
+                        if cap.is_none() && linear.adapters.is_empty() {
+                            backend.matmul_to_host(logits, product, normed, RowSet::Outputs)?;
+                        } else {
+                            backend.matmul(&mut [product], normed, RowSet::Outputs)?;
+                            apply_adapters(backend, linear, buffer, normed, RowSet::Outputs)?;
+                            if let Some(cap) = cap {
+                                backend.softcap(buffer, cap, RowSet::Outputs)?;
+                            }
+                            backend.download(logits, buffer)?;
                         }
-                        self.backend.download(logits, buffer)?;
                     }
                 }
             }

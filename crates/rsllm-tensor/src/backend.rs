@@ -123,6 +123,24 @@ pub trait Backend: Send + Sized {
         rows: RowSet,
     ) -> Result<()>;
 
+    /// As [`Backend::matmul`] of one product, its result also, or only, in `host` `[rows, weight.n_rows]`.
+    fn matmul_to_host(
+        &mut self,
+        host: &mut [f32],
+        product: Product<'_, Self>,
+        x: &Self::Buffer,
+        rows: RowSet,
+    ) -> Result<()> {
+        let Product { dst, weight, bias } = product;
+        let mut products = [Product {
+            dst: &mut *dst,
+            weight,
+            bias,
+        }];
+        self.matmul(&mut products, x, rows)?;
+        self.download(host, dst)
+    }
+
     /// `dst += scale · up · (down · x)` for the rows whose sequence names this adapter.
     fn low_rank_add(
         &mut self,

@@ -77,6 +77,7 @@ impl Attention<'_> {
         let rows = &self.scratch.rows;
         let partials = &mut self.scratch.partials.as_mut_slice()[..n_parts * part_len];
         let shared = SharedSlice::new(&mut *partials);
+        let out = SharedSlice::new(&mut *dst);
         let threads = SharedSlice::new(&mut self.scratch.threads);
         self.pool.run_pieces(n_parts, 1, |parts, thread| {
             // SAFETY: each thread has its own index.
@@ -100,9 +101,14 @@ impl Attention<'_> {
                     params,
                 };
                 reader.part(&q[start..start + group_width], from..to, part, scratch);
+                if splits.len() == 1 {
+                    // SAFETY: each row and head has its own range, and this is its only part.
+                    let out = unsafe { out.range(start..start + group_width) };
+                    merge(part, part_len, group_width / layout.head_dim, out);
+                }
             }
         })?;
-        for row in rows {
+        for row in rows.iter().filter(|row| row.splits().len() > 1) {
             let n_splits = row.splits().len();
             let parts = &partials[row.first_part * part_len..];
             let out = &mut dst[row.row * width..(row.row + 1) * width];

@@ -25,8 +25,8 @@ use elementwise::Elementwise;
 /// # Safety
 /// The processor has the features of the table the kernel is in, and the lengths agree:
 /// `rows.len() == n_rows * row_bytes`, `out.len() == n_rows * n_columns`, `x.len()` is a multiple of `n_columns`, a
-/// row's values fit in `256 * x.len() / n_columns`, and the last argument, scratch of the kernel, is as long as `x`.
-/// `bench_support::dot_rows` shows how to check both.
+/// row's values fit in `256 * x.len() / n_columns`, and the last argument, scratch of the kernel, is longer than `x` by
+/// [`Prepared::SPARE`]. `bench_support::dot_rows` shows how to check both.
 pub(crate) type DotRows =
     unsafe fn(&[u8], usize, &[ActivationBlock], usize, &mut [f32], &mut [Prepared]);
 
@@ -42,6 +42,12 @@ pub(crate) struct Prepared {
     pub(crate) scales: [f32; 16],
     /// What minima are multiplied with.
     pub(crate) sums: [f32; 16],
+}
+
+impl Prepared {
+    /// What the scratch of a dot has beyond its columns, so that the last of them may be computed together with others that are
+    /// not there.
+    pub(crate) const SPARE: usize = 16;
 }
 
 /// Dots of F32, F16 or BF16 weight rows with f32 activations, for decode: as [`DotRows`] with `x`

@@ -5,6 +5,7 @@ use std::time::Instant;
 
 use rsllm_model::Wanted;
 
+use super::Live;
 use crate::batch::Batch;
 use crate::error::EngineError;
 use crate::forward::Forward;
@@ -88,15 +89,17 @@ impl<M: Forward> Worker<M> {
             return;
         }
         let limits = self.model.limits();
-        let is_shared = self
-            .running
-            .iter()
-            .any(|live| !live.is_in_pass && live.is_generating());
+        let is_generating = |live: &&Live| !live.is_in_pass && live.is_generating();
+        let n_generating = self.running.iter().filter(is_generating).count();
+        let is_shared = n_generating > 0;
+        let n_prompts = self.running.len() - n_generating;
+        self.step_state.budget.weigh(n_generating, n_prompts);
         let pass = &mut self.step_state.pass;
         let n_rows = pass.batch.n_rows();
         let n_left = limits.n_layers - pass.n_done;
         let n_layers = if is_shared {
-            self.step_state.budget.layers(n_rows, n_left)
+            let has_outputs = pass.batch.n_outputs() > 0;
+            self.step_state.budget.layers(n_rows, n_left, has_outputs)
         } else {
             n_left
         };
@@ -125,7 +128,8 @@ impl<M: Forward> Worker<M> {
             Ok(()) => {
                 self.metrics.prefill_ns += part_ns;
                 self.step_state.pass.n_done = layers.end;
-                if is_shared {
+                // What logits took says nothing about layers.
+                if is_shared && n_logits == 0 {
                     let budget = &mut self.step_state.budget;
                     budget.record_pass(n_rows, n_layers, part_ns);
                 }

@@ -26,6 +26,8 @@ pub struct Candidates {
     entries: Vec<Candidate>,
     /// Scratch of the selections, at most `vocab_size`.
     ranked: Vec<Ranked>,
+    /// The largest logit of each block of the vocabulary, and scratch for selecting among them.
+    maxima: [Vec<f32>; 2],
 }
 
 /// A candidate as a selection sees it.
@@ -43,10 +45,12 @@ struct Rank(u64);
 impl Candidates {
     /// Room for a vocabulary of `vocab_size` tokens (24 bytes each).
     pub fn new(vocab_size: usize) -> Self {
+        let n_blocks = vocab_size.div_ceil(BLOCK);
         Self {
             vocab_size,
             entries: Vec::with_capacity(vocab_size),
             ranked: Vec::with_capacity(vocab_size),
+            maxima: [Vec::with_capacity(n_blocks), Vec::with_capacity(n_blocks)],
         }
     }
 
@@ -69,6 +73,60 @@ impl Candidates {
             }));
         } else {
             self.entries.extend(entries);
+        }
+        Ok(())
+    }
+
+    /// As [`Candidates::load`], for steps that change the logits of the tokens `changed` and then keep the `n_best` best: takes
+    /// those that may be among them, and maybe others. The rest of the vocabulary is read once and nothing more.
+    pub(super) fn load_best<'i>(
+        &mut self,
+        logits: &[f32],
+        n_best: usize,
+        changed: impl Iterator<Item = &'i TokenId> + Clone,
+    ) -> Result<(), SamplingError> {
+        // Of the best before the changes, so many may fall behind.
+        let n_best = n_best.saturating_add(changed.clone().count());
+        let [maxima, scratch] = &mut self.maxima;
+        if logits.len() != self.vocab_size || n_best >= maxima.capacity() {
+            return self.load(logits);
+        }
+        let mut is_plain = true;
+        maxima.clear();
+        maxima.extend(logits.chunks(BLOCK).map(|block| {
+            let (max, has_nan) = max_of(block);
+            is_plain &= !has_nan && max < f32::INFINITY;
+            max
+        }));
+        if !is_plain {
+            return self.load(logits);
+        }
+        scratch.clone_from(maxima);
+        // So many blocks hold a logit as large, hence so many tokens do.
+        let (_, &mut bar, _) =
+            scratch.select_nth_unstable_by(n_best.max(1) - 1, |a, b| b.total_cmp(a));
+        self.entries.clear();
+        for (i, (block, &max)) in logits.chunks(BLOCK).zip(&*maxima).enumerate() {
+            if max >= bar {
+                let ids = (i * BLOCK) as TokenId..;
+                let best = block.iter().zip(ids).filter(|&(&logit, _)| logit >= bar);
+                self.entries
+                    .extend(best.map(|(&logit, id)| Candidate { id, logit }));
+            }
+        }
+        let n_best = self.entries.len();
+        for &id in changed {
+            // Tokens may be named that the vocabulary lacks.
+            if let Some(&logit) = logits.get(id as usize)
+                && logit < bar
+                && self.entries.len() < self.vocab_size
+            {
+                self.entries.push(Candidate { id, logit });
+            }
+        }
+        if self.entries.len() > n_best {
+            self.entries.sort_unstable_by_key(|entry| entry.id);
+            self.entries.dedup_by_key(|entry| entry.id);
         }
         Ok(())
     }
@@ -198,11 +256,23 @@ pub(super) fn checked_max(logits: &[f32], vocab_size: usize) -> Result<f32, Samp
             found: logits.len(),
         });
     }
+    let (max, has_nan) = max_of(logits);
+    if has_nan {
+        let id = logits
+            .iter()
+            .position(|logit| logit.is_nan())
+            .unwrap_or_default();
+        return Err(SamplingError::NanLogit { id: id as TokenId });
+    }
+    Ok(max)
+}
+
+/// The largest of some logits, and whether there is one that is not a number.
+fn max_of(logits: &[f32]) -> (f32, bool) {
     // Independent lanes, because a single running maximum of floats is not vectorised.
     let mut max = [f32::NEG_INFINITY; LANES];
     let mut nan = [0_u32; LANES];
-    let chunks = logits.chunks_exact(LANES);
-    let tail = chunks.remainder();
+    let (chunks, tail) = logits.as_chunks::<LANES>();
     for chunk in chunks {
         for lane in 0..LANES {
             max[lane] = if chunk[lane] > max[lane] {
@@ -213,18 +283,16 @@ pub(super) fn checked_max(logits: &[f32], vocab_size: usize) -> Result<f32, Samp
             nan[lane] |= u32::from(chunk[lane].is_nan());
         }
     }
-    if nan.contains(&1) || tail.iter().any(|logit| logit.is_nan()) {
-        let id = logits
-            .iter()
-            .position(|logit| logit.is_nan())
-            .unwrap_or_default();
-        return Err(SamplingError::NanLogit { id: id as TokenId });
-    }
-    Ok(max
+    let has_nan = nan.iter().any(|&nan| nan != 0) || tail.iter().any(|logit| logit.is_nan());
+    let max = max
         .iter()
         .chain(tail)
-        .fold(f32::NEG_INFINITY, |max, &logit| max.max(logit)))
+        .fold(f32::NEG_INFINITY, |max, &logit| max.max(logit));
+    (max, has_nan)
 }
+
+/// Tokens of a block whose maximum is looked at first.
+const BLOCK: usize = 64;
 
 const LANES: usize = 16;
 
@@ -337,6 +405,21 @@ mod tests {
     }
 
     #[test]
+    fn faults_are_found_where_only_the_best_are_taken() {
+        let mut candidates = Candidates::new(2000);
+        let mut logits = vec![0.5; 2000];
+        logits[1999] = f32::NAN;
+        let loaded = candidates.load_best(&logits, 3, [].iter());
+        assert_eq!(loaded, Err(SamplingError::NanLogit { id: 1999 }));
+        logits[1999] = f32::INFINITY;
+        candidates.load_best(&logits, 3, [].iter()).unwrap();
+        candidates.keep_best(1);
+        assert_eq!(ids(&candidates), [1999]);
+        let loaded = candidates.load_best(&logits[1..], 3, [].iter());
+        assert!(matches!(loaded, Err(SamplingError::LogitCount { .. })));
+    }
+
+    #[test]
     fn positive_infinity_takes_everything() {
         let candidates = loaded(&[1.0, f32::INFINITY, f32::NEG_INFINITY, f32::INFINITY]);
         let logits: Vec<f32> = candidates
@@ -382,6 +465,24 @@ mod tests {
             let mut expected: Vec<TokenId> = sorted_best_first(&logits).iter().take(k).map(Ranked::id).collect();
             expected.sort_unstable();
             prop_assert_eq!(ids(&candidates), expected);
+        }
+
+        #[test]
+        fn loading_the_best_is_loading_all_for_what_keeps_them(
+            logits in prop::collection::vec((-40_i32..40).prop_map(|n| n as f32 / 4.0), 1..3000),
+            k in 1_usize..12,
+            changed in prop::collection::btree_map(0_u32..3100, -40_i32..40, 0..8),
+        ) {
+            let changed: Vec<(TokenId, i32)> = changed.into_iter().collect();
+            let after = |candidates: &mut Candidates| {
+                candidates.change(&changed, |logit, &change| logit + change as f32);
+                candidates.keep_best(k);
+                candidates.as_slice().to_vec()
+            };
+            let mut best = Candidates::new(logits.len());
+            best.load_best(&logits, k, changed.iter().map(|(id, _)| id)).unwrap();
+            let all = after(&mut loaded(&logits));
+            prop_assert_eq!(after(&mut best), all);
         }
 
         #[test]

@@ -25,6 +25,11 @@ impl LogitBias {
         Self { biases }
     }
 
+    /// The biases, in order of id.
+    pub(super) fn biases(&self) -> &[(TokenId, f32)] {
+        &self.biases
+    }
+
     /// Adds the biases.
     pub fn apply(&self, candidates: &mut Candidates) {
         candidates.change(&self.biases, |logit, &bias| {

@@ -73,6 +73,35 @@ pub enum Step {
     Temperature(Temperature),
 }
 
+impl Step {
+    /// The tokens whose logits it changes, if that is all it does.
+    fn changes(&self) -> Option<Changes<'_>> {
+        match self {
+            Self::LogitBias(step) => Some(Changes::Biases(step.biases().iter())),
+            Self::Penalties(step) => Some(Changes::Counts(step.counts().iter())),
+            _ => None,
+        }
+    }
+}
+
+/// Tokens that a step changes.
+#[derive(Clone)]
+enum Changes<'a> {
+    Biases(std::slice::Iter<'a, (TokenId, f32)>),
+    Counts(std::slice::Iter<'a, (TokenId, u32)>),
+}
+
+impl<'a> Iterator for Changes<'a> {
+    type Item = &'a TokenId;
+
+    fn next(&mut self) -> Option<&'a TokenId> {
+        match self {
+            Self::Biases(biases) => biases.next().map(|(id, _)| id),
+            Self::Counts(counts) => counts.next().map(|(id, _)| id),
+        }
+    }
+}
+
 /// The names of the steps, for orders of a chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "each variant is named after its step")]
@@ -175,7 +204,12 @@ impl Sampler {
         if self.chain.pick == Pick::Greedy && self.chain.steps.is_empty() {
             return greedy::pick_from_logits(logits, self.vocab_size);
         }
-        self.candidates.load(logits)?;
+        match self.chain.n_best() {
+            Some(n_best) => self
+                .candidates
+                .load_best(logits, n_best, self.chain.changed())?,
+            None => self.candidates.load(logits)?,
+        }
         self.pick()
     }
 
@@ -266,6 +300,24 @@ impl SamplerChain {
                 penalties.accept(id);
             }
         }
+    }
+
+    /// How many of the best tokens matter once [`SamplerChain::changed`] are: `None` for more than a few.
+    fn n_best(&self) -> Option<usize> {
+        let mut rest = self
+            .steps
+            .iter()
+            .skip_while(|step| step.changes().is_some());
+        match (rest.next(), self.pick) {
+            (Some(Step::TopK(step)), _) => Some(step.k),
+            (None, Pick::Greedy) => Some(1),
+            _ => None,
+        }
+    }
+
+    /// The tokens whose logits the first steps change.
+    fn changed(&self) -> impl Iterator<Item = &TokenId> + Clone {
+        self.steps.iter().map_while(Step::changes).flatten()
     }
 
     /// Applies each step in turn.

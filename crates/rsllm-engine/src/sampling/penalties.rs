@@ -52,6 +52,11 @@ impl Penalties {
         }
     }
 
+    /// How often each token of the window occurs in it, in order of id.
+    pub(super) fn counts(&self) -> &[(TokenId, u32)] {
+        &self.counts
+    }
+
     /// Lowers the logits of recent tokens.
     pub fn apply(&self, candidates: &mut Candidates) {
         candidates.change(&self.counts, |logit, &count| self.penalised(logit, count));

@@ -118,6 +118,18 @@ pub(super) fn matmul<B: Backend>(backend: &mut B) {
                 &found[row * 50..(row + 1) * 50],
             );
         }
+        // And the same bits on the host.
+        begin_rows(backend, n_prefill, n_decode);
+        let mut host = vec![0.0; found.len()];
+        let product = Product {
+            dst: &mut dst,
+            weight: &w,
+            bias: Some(&bias),
+        };
+        backend
+            .matmul_to_host(&mut host, product, &x, RowSet::All)
+            .expect("shapes fit");
+        assert_same(&format!("{} on the host", ty.name()), &host, &found);
         let mut wrong = [Product {
             dst: &mut second,
             weight: &w,

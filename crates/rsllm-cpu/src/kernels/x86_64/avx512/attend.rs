@@ -91,8 +91,28 @@ fn scores<const BYTES: usize>(
         "whole heads of at most {} values",
         Attend::MAX_HEAD_DIM
     );
+    // Heads of 64 values are the usual ones, and clearing room for the longest would take as long as their scores.
+    if n_vectors <= 4 {
+        scores_in::<BYTES, { 4 * POSITIONS }>(rows, ahead, q, n_vectors, out, load);
+    } else {
+        scores_in::<BYTES, { MAX_VECTORS * POSITIONS }>(rows, ahead, q, n_vectors, out, load);
+    }
+}
+
+/// [`scores`] of heads of `n_vectors`, with room for so many vectors of sixteen positions as `ROOM` says.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn scores_in<const BYTES: usize, const ROOM: usize>(
+    rows: &[[u8; BYTES]],
+    ahead: &[u8],
+    q: &[[f32; 16]],
+    n_vectors: usize,
+    out: &mut [f32],
+    load: impl Fn(&[u8; BYTES]) -> __m512 + Copy,
+) {
+    let n = rows.len() / n_vectors;
     let row_bytes = n_vectors * BYTES;
-    let mut keys = [[0.0f32; 16]; MAX_VECTORS * POSITIONS];
+    let mut keys = [[0.0f32; 16]; ROOM];
     let mut first = 0;
     while first < n {
         let count = POSITIONS.min(n - first);

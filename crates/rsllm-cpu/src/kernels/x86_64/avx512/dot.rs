@@ -3,8 +3,8 @@
 //! Both sides meet in units of 256 values: one block of a K format, or eight blocks of 32 values. `load` unpacks the
 //! weights of a unit to unsigned bytes, so that a lane holds four bytes of one run of sixteen in each of the four vectors,
 //! hence under one scale of either side; `prepare` brings the activations into the same order, once a call. Four integer
-//! products then leave the sixteen sums of the runs, which take one conversion and one multiply-add. Four rows share each read of activations, or up to
-//! sixteen columns each `load`. Every pair of a row and a column has an accumulator of its own and goes through the same operations in
+//! products then leave the sixteen sums of the runs, which take one conversion and one multiply-add. Four rows share each read
+//! of activations, or up to sixteen columns each `load`. Every pair of a row and a column has an accumulator of its own and goes through the same operations in
 //! the same order in whatever company, hence equal bits.
 //!
 //! The steps are closures, which inherit the instruction set of the function they stand in. Each has one call site in
@@ -14,10 +14,12 @@
 use std::arch::x86_64::*;
 use std::mem::offset_of;
 
-use bytemuck::{Pod, Zeroable};
-use rsllm_quant::{ActivationBlock, GROUP_LEN};
+use bytemuck::Pod;
+use rsllm_quant::ActivationBlock;
 
-use super::simd::{horizontal_sum, load256, load512, prefetch_behind, store_f32, store512};
+use super::simd::{load256, load512, prefetch_behind, store_f32, store512};
+use super::sums::{four_lanes, four_of, sum_of_four, sums_of_four};
+use super::tail::{QUARTER_LEN, Quarter, Quarters, Tail, at_the_end, step_quarters, store_quarter};
 use crate::kernels::Prepared;
 
 /// The arguments of a `DotRows` kernel.
@@ -30,7 +32,7 @@ pub(super) struct Call<'a> {
     pub(super) n_columns: usize,
     /// `[n_rows, n_columns]`.
     pub(super) out: &'a mut [f32],
-    /// As long as `x`.
+    /// Longer than `x` by [`Prepared::SPARE`].
     pub(super) prepared: &'a mut [Prepared],
 }
 
@@ -105,7 +107,7 @@ impl Activations {
 
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    fn store(self, dst: &mut Prepared) {
+    pub(super) fn store(self, dst: &mut Prepared) {
         let (q, _) = dst.q.as_chunks_mut::<64>();
         for (q, value) in q.iter_mut().zip(self.q) {
             store512(q, value);
@@ -212,14 +214,7 @@ pub(super) fn groups_to_quads(values: __m512) -> __m512 {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn step<const MINIMA: bool>(w: &Weights, x: &Prepared, acc: __m512) -> __m512 {
-    let q = [
-        load512::<0, _>(&x.q),
-        load512::<64, _>(&x.q),
-        load512::<128, _>(&x.q),
-        load512::<192, _>(&x.q),
-    ];
-    let sums = sum_of_products(w.q, q, load512::<0, _>(&x.start));
-    let scales = _mm512_mul_ps(w.scales, _mm512_castsi512_ps(load512::<0, _>(&x.scales)));
+    let (sums, scales) = unit_sums::<MINIMA>(w, x);
     let acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums), scales, acc);
     if !MINIMA {
         return acc;
@@ -227,11 +222,33 @@ fn step<const MINIMA: bool>(w: &Weights, x: &Prepared, acc: __m512) -> __m512 {
     _mm512_fmadd_ps(w.minima, _mm512_castsi512_ps(load512::<0, _>(&x.sums)), acc)
 }
 
-/// Runs a kernel over all rows and columns. `U` is the unit; `load` and `prepare` agree on an order.
+/// The integer sums of a unit and their scales. A format has minima or an offset.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn unit_sums<const MINIMA: bool>(w: &Weights, x: &Prepared) -> (__m512i, __m512) {
+    let q = [
+        load512::<0, _>(&x.q),
+        load512::<64, _>(&x.q),
+        load512::<128, _>(&x.q),
+        load512::<192, _>(&x.q),
+    ];
+    let start = if MINIMA {
+        _mm512_setzero_si512()
+    } else {
+        load512::<0, _>(&x.start)
+    };
+    let sums = sum_of_products(w.q, q, start);
+    let scales = _mm512_mul_ps(w.scales, _mm512_castsi512_ps(load512::<0, _>(&x.scales)));
+    (sums, scales)
+}
+
+/// Runs a kernel over all rows and columns. `U` is the unit; `load` and `prepare` agree on an order, whose `quarters` are for
+/// formats whose rows may end within a unit.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(super) fn dot_rows<U: Pod, const MINIMA: bool>(
     call: Call<'_>,
+    quarters: &Quarters,
     prepare: impl Fn(&ActivationBlock) -> Activations + Copy,
     load: impl Fn(&U) -> Weights + Copy,
 ) {
@@ -251,7 +268,7 @@ pub(super) fn dot_rows<U: Pod, const MINIMA: bool>(
     );
     assert!(
         x.len() == n_columns * column_blocks
-            && prepared.len() == x.len()
+            && prepared.len() >= x.len() + Prepared::SPARE
             && row_bytes <= column_blocks * size_of::<U>(),
         "whole columns"
     );
@@ -272,60 +289,108 @@ pub(super) fn dot_rows<U: Pod, const MINIMA: bool>(
                 out,
                 prepared,
             };
-            dot_rows::<U, MINIMA>(call, prepare, load);
+            dot_rows::<U, MINIMA>(call, quarters, prepare, load);
         }
         return;
     }
     let n_whole = row_bytes / size_of::<U>();
-    let n_units = row_bytes.div_ceil(size_of::<U>());
+    let n_rest = (row_bytes % size_of::<U>()) * ActivationBlock::LEN / size_of::<U>();
+    let n_quarters = match n_rest.div_ceil(QUARTER_LEN) {
+        n @ 0..=2 => n,
+        // A whole unit takes no longer.
+        _ => 0,
+    };
+    let n_units = n_whole + usize::from(n_rest > 0 && n_quarters == 0);
     // `[unit][column]`, so that the columns of a unit lie behind each other.
+    let n_prepared = n_units * n_columns;
+    let (units, rest) = prepared.split_at_mut(n_prepared);
+    let tail = Tail { n_quarters };
     for (c, x) in x.chunks_exact(column_blocks).enumerate() {
         for (i, x) in x[..n_whole].iter().enumerate() {
-            prepare(x).store(&mut prepared[i * n_columns + c]);
+            prepare(x).store(&mut units[i * n_columns + c]);
         }
-        if n_units > n_whole {
+        if n_rest > 0 {
             // The last unit of a row ends with it; it begins within the one before, whose activations count as zero.
-            let n_values = (row_bytes % size_of::<U>()) * ActivationBlock::LEN / size_of::<U>();
-            let last = at_the_end(&x[n_whole], n_values);
-            prepare(&last).store(&mut prepared[n_whole * n_columns + c]);
+            let last = prepare(&at_the_end(&x[n_whole], n_rest));
+            if n_quarters == 0 {
+                last.store(&mut units[n_whole * n_columns + c]);
+            }
+            let quarters = &quarters.0[4 - n_quarters..];
+            if n_quarters > 0 && n_columns < Tail::SHARED {
+                last.store(&mut rest[c]);
+                continue;
+            }
+            for (k, quarter) in quarters.iter().enumerate() {
+                let (at, place) = tail.place(c, k);
+                store_quarter(last, quarter, &mut rest[at], place);
+            }
         }
     }
-    let prepared = &prepared[..n_units * n_columns];
+    let (units, rest) = (&*prepared, &prepared[n_prepared..]);
     let mut c = 0;
     while c < n_columns {
         let part = Part {
             rows,
             row_bytes,
             n_columns,
-            x: &prepared[c..],
+            column: c,
+            units: &units[c..],
             n_units,
+            tail,
+            rest,
+            quarters: &quarters.0[4 - n_quarters..],
             out: &mut out[c..],
         };
-        c += match n_columns - c {
+        // Columns that are not there take less time than another unpacking.
+        c += match n_columns {
             1 => dot_columns::<U, MINIMA, 4, 1>(part, load),
-            2 | 3 => dot_columns::<U, MINIMA, 2, 2>(part, load),
-            4..8 => dot_columns::<U, MINIMA, 2, 4>(part, load),
-            16.. if n_units <= WIDE_UNITS => dot_columns::<U, MINIMA, 1, 16>(part, load),
+            2 => dot_columns::<U, MINIMA, 2, 2>(part, load),
+            ..Tail::SHARED => dot_columns::<U, MINIMA, 2, 4>(part, load),
+            _ if n_columns - c > 8 && n_units <= WIDE_UNITS => {
+                dot_columns::<U, MINIMA, 1, 16>(part, load)
+            }
             _ => dot_columns::<U, MINIMA, 1, 8>(part, load),
         };
     }
 }
 
+/// The body for each `c` below `$n`, at most sixteen, written out: compilers leave sixteen turns a loop, whose sums then lie in
+/// memory.
+macro_rules! each_column {
+    ($c:ident in $n:ident => $body:expr) => {
+        each_column!($c in $n => $body; 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+    };
+    ($c:ident in $n:ident => $body:expr; $($value:literal)*) => {
+        $(if $value < $n {
+            #[allow(non_upper_case_globals)]
+            const $c: usize = $value;
+            $body;
+        })*
+    };
+}
+
 /// Units of a row up to which sixteen columns of activations stay in the L1 cache.
-const WIDE_UNITS: usize = 4;
+const WIDE_UNITS: usize = 6;
 
 /// Rows, and where the results of some columns go: the first of each `n_columns`.
 struct Part<'a> {
     rows: &'a [u8],
     row_bytes: usize,
     n_columns: usize,
-    /// From the first of the columns on: unit `i` of column `c` at `i * n_columns + c`.
-    x: &'a [Prepared],
+    /// The first of the columns.
+    column: usize,
+    /// From it on: unit `i` of column `c` at `i * n_columns + c`. What is read of columns that are not there are any bits.
+    units: &'a [Prepared],
     n_units: usize,
+    tail: Tail,
+    /// The ends of all columns, where [`Tail::place`] says.
+    rest: &'a [Prepared],
+    /// Those of the tail.
+    quarters: &'a [Quarter],
     out: &'a mut [f32],
 }
 
-/// All rows times `C` columns, `R` rows at a time. Returns `C`.
+/// All rows times `C` columns, or those of them that there are, `R` rows at a time. Returns `C`.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 #[expect(
@@ -340,11 +405,16 @@ fn dot_columns<U: Pod, const MINIMA: bool, const R: usize, const C: usize>(
         rows,
         row_bytes,
         n_columns,
-        x,
+        column,
+        units,
         n_units,
+        tail,
+        rest,
+        quarters,
         out,
     } = part;
     let n_rows = rows.len() / row_bytes;
+    let n_there = C.min(n_columns - column);
     for (r, out) in (0..n_rows).step_by(R).zip(out.chunks_mut(R * n_columns)) {
         let mut row = [&[] as &[u8]; R];
         for (i, row) in row.iter_mut().enumerate() {
@@ -355,7 +425,7 @@ fn dot_columns<U: Pod, const MINIMA: bool, const R: usize, const C: usize>(
         for i in 0..n_units {
             let start = (i * size_of::<U>()).min(row_bytes - size_of::<U>());
             let unit = |r: usize| bytemuck::from_bytes::<U>(&row[r][start..][..size_of::<U>()]);
-            let x: &[Prepared; C] = x[i * n_columns..]
+            let x: &[Prepared; C] = units[i * n_columns..]
                 .first_chunk()
                 .expect("a unit has them all");
             if C == 1 {
@@ -370,71 +440,55 @@ fn dot_columns<U: Pod, const MINIMA: bool, const R: usize, const C: usize>(
                     prefetch_behind(unit(r));
                     weights[r] = load(unit(r));
                 }
-                for c in 0..C {
+                each_column!(c in C => {
                     for r in 0..R {
                         acc[r][c] = step::<MINIMA>(&weights[r], &x[c], acc[r][c]);
                     }
-                }
+                });
             }
         }
-        for (out, acc) in out.chunks_mut(n_columns).zip(acc) {
+        for (r, (out, acc)) in out.chunks_mut(n_columns).zip(acc).enumerate() {
+            let last = || {
+                load(bytemuck::from_bytes::<U>(
+                    &row[r][row_bytes - size_of::<U>()..],
+                ))
+            };
             if C >= 8 {
                 let mut all = [_mm512_setzero_ps(); 16];
-                all[..C].copy_from_slice(&acc);
+                each_column!(c in C => all[c] = acc[c]);
+                let mut fours = four_lanes(&all);
+                if C == 8 && column % 16 == 8 {
+                    // The other half of sixteen columns, as the tail has them.
+                    fours = fours.map(|four| _mm512_shuffle_f32x4::<0b01_00_11_10>(four, four));
+                }
+                if tail.n_quarters > 0 {
+                    let w = last();
+                    let (first, _) = tail.place(column / 16 * 16, 0);
+                    let x = rest[first..].chunks_exact(4);
+                    for (quarter, x) in quarters.iter().zip(x).take(tail.n_quarters) {
+                        let w = quarter.of(&w);
+                        for (four, x) in fours.iter_mut().zip(x) {
+                            *four = step::<MINIMA>(&w, x, *four);
+                        }
+                    }
+                }
                 let mut sums = [0.0; 16];
-                store_f32(&mut sums, horizontal_sums(&all));
-                out[..C].copy_from_slice(&sums[..C]);
+                store_f32(&mut sums, sums_of_four(&fours));
+                let first = if C == 8 { column % 16 } else { 0 };
+                out[..n_there].copy_from_slice(&sums[first..][..n_there]);
                 continue;
             }
-            for (out, acc) in out.iter_mut().zip(acc) {
-                *out = horizontal_sum(acc);
+            let mut fours = acc.map(|acc| four_of(acc));
+            if tail.n_quarters > 0 {
+                let w = last();
+                for (four, x) in fours.iter_mut().zip(rest) {
+                    *four = step_quarters::<MINIMA>(&w, x, quarters, *four);
+                }
+            }
+            for (out, four) in out.iter_mut().zip(fours).take(n_there) {
+                *out = sum_of_four(four);
             }
         }
     }
     C
-}
-
-/// [`horizontal_sum`] of each of sixteen vectors, bit for bit: the same lanes are added in the same order.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn horizontal_sums(v: &[__m512; 16]) -> __m512 {
-    let halves = |a: __m512, b: __m512| {
-        _mm512_add_ps(
-            _mm512_shuffle_f32x4::<0b01_00_01_00>(a, b),
-            _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b),
-        )
-    };
-    let quarters = |a: __m512, b: __m512| {
-        _mm512_add_ps(
-            _mm512_shuffle_f32x4::<0b10_00_10_00>(a, b),
-            _mm512_shuffle_f32x4::<0b11_01_11_01>(a, b),
-        )
-    };
-    // Four lanes are left of vectors j, j + 4, j + 8 and j + 12, a quarter each.
-    let mut fours = [_mm512_setzero_ps(); 4];
-    for (j, four) in fours.iter_mut().enumerate() {
-        *four = quarters(halves(v[j], v[j + 4]), halves(v[j + 8], v[j + 12]));
-    }
-    let pairs = |a: __m512, b: __m512| {
-        let (a, b) = (_mm512_castps_pd(a), _mm512_castps_pd(b));
-        _mm512_add_ps(
-            _mm512_castpd_ps(_mm512_unpacklo_pd(a, b)),
-            _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)),
-        )
-    };
-    let (a, b) = (pairs(fours[0], fours[1]), pairs(fours[2], fours[3]));
-    _mm512_add_ps(
-        _mm512_shuffle_ps::<0b10_00_10_00>(a, b),
-        _mm512_shuffle_ps::<0b11_01_11_01>(a, b),
-    )
-}
-
-/// The first `n_values` of a block moved to its end, and zeros before them.
-fn at_the_end(x: &ActivationBlock, n_values: usize) -> ActivationBlock {
-    let mut moved = ActivationBlock::zeroed();
-    let n_groups = n_values / GROUP_LEN;
-    moved.qs[ActivationBlock::LEN - n_values..].copy_from_slice(&x.qs[..n_values]);
-    moved.scales[16 - 2 * n_groups..].copy_from_slice(&x.scales[..2 * n_groups]);
-    moved.sums[8 - n_groups..].copy_from_slice(&x.sums[..n_groups]);
-    moved
 }

@@ -1,6 +1,6 @@
 //! The portable elementwise code compiled for AVX-512.
 
-use crate::kernels::elementwise::{self as portable, Elementwise};
+use crate::kernels::elementwise::{self as portable, Elementwise, Square};
 
 pub(super) const ELEMENTWISE: Elementwise = Elementwise {
     rms_norm,
@@ -17,6 +17,7 @@ pub(super) const ELEMENTWISE: Elementwise = Elementwise {
     weighted_sum,
     rope_interleaved,
     rope_half_split,
+    transpose,
 };
 
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
@@ -92,4 +93,9 @@ fn rope_half_split(head: &mut [f32], cos_sin: &[f32]) {
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
 fn weighted_sum(acc: &mut [f32], rows: &[f32], weights: &[f32]) {
     portable::weighted_sum(acc, rows, weights);
+}
+
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+fn transpose(square: &mut Square) {
+    portable::transpose(square);
 }

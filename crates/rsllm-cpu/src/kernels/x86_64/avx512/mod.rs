@@ -18,6 +18,8 @@ pub(super) mod q6_k;
 pub(super) mod q8_0;
 mod quantize;
 pub(super) mod simd;
+mod sums;
+mod tail;
 mod unpack;
 
 use crate::isa::Isa;

@@ -9,6 +9,7 @@ use crate::kernels::Prepared;
 use super::dot::{Activations, Call, Weights, dot_rows, quads, sum_of_products, transposed};
 use super::q6_k::broadcast_half;
 use super::simd::{load128, load256};
+use super::tail::Quarters;
 use super::unpack::{IN_ORDER, each_unit, unpack_units};
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -28,7 +29,12 @@ pub(super) fn dot(
         out,
         prepared,
     };
-    dot_rows::<BlockQ2K, true>(call, |x| prepare(x), |unit| load_quads(unit));
+    dot_rows::<BlockQ2K, true>(
+        call,
+        &Quarters::QUADS,
+        |x| prepare(x),
+        |unit| load_quads(unit),
+    );
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]

@@ -9,6 +9,7 @@ use crate::kernels::Prepared;
 use super::dot::{Activations, Call, Weights, dot_rows, groups_to_runs};
 use super::halves;
 use super::simd::{load128, load512};
+use super::tail::Quarters;
 use super::unpack::{Place, unpack_units};
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -30,6 +31,7 @@ pub(super) fn dot(
     };
     dot_rows::<[BlockQ4_0; 8], false>(
         call,
+        &Quarters::RUNS,
         |x| Activations::in_runs::<{ OFFSET as u8 }, 0>(x),
         |unit| load_runs(unit),
     );

@@ -10,6 +10,7 @@ use super::dot::{Activations, Call, Weights, dot_rows, groups_to_runs};
 use super::halves;
 use super::q4_0::{PLACES, join, nibble_runs, nibbles};
 use super::simd::load512;
+use super::tail::Quarters;
 use super::unpack::unpack_units;
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -31,6 +32,7 @@ pub(super) fn dot(
     };
     dot_rows::<[BlockQ4_1; 8], true>(
         call,
+        &Quarters::RUNS,
         |x| Activations::in_runs::<0, 1>(x),
         |unit| load_runs(unit),
     );

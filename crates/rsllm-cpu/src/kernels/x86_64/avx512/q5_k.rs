@@ -9,6 +9,7 @@ use crate::kernels::Prepared;
 use super::dot::{Activations, Call, Weights, dot_rows, groups_to_runs};
 use super::q4_k::{PLACES, nibble_runs, nibbles, scales_and_minima};
 use super::simd::{load128, load256};
+use super::tail::Quarters;
 use super::unpack::unpack_units;
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -30,6 +31,7 @@ pub(super) fn dot(
     };
     dot_rows::<BlockQ5K, true>(
         call,
+        &Quarters::RUNS,
         |x| Activations::in_runs::<0, -1>(x),
         |unit| load_runs(unit),
     );

@@ -8,6 +8,7 @@ use crate::kernels::Prepared;
 
 use super::dot::{Activations, Call, Weights, dot_rows, quads, transposed};
 use super::simd::{load128, load256, load512};
+use super::tail::Quarters;
 use super::unpack::{IN_ORDER, unpack_units};
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -29,6 +30,7 @@ pub(super) fn dot(
     };
     dot_rows::<BlockQ6K, false>(
         call,
+        &Quarters::QUADS,
         |x| Activations::in_quads::<{ OFFSET as u8 }, 0>(x),
         |unit| load_quads(unit),
     );

@@ -43,6 +43,15 @@ pub(in crate::kernels::x86_64) fn store512<T: Pod>(dst: &mut T, value: __m512i) 
     unsafe { _mm512_storeu_si512(std::ptr::from_mut(dst).cast(), value) }
 }
 
+/// 16 bytes to `dst`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(in crate::kernels::x86_64) fn store128<T: Pod>(dst: &mut T, value: __m128i) {
+    const { assert!(size_of::<T>() == 16) };
+    // SAFETY: `dst` is 16 bytes long, by the line above; `storeu` has no alignment duty.
+    unsafe { _mm_storeu_si128(std::ptr::from_mut(dst).cast(), value) }
+}
+
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(in crate::kernels::x86_64) fn load_f32(src: &[f32; 16]) -> __m512 {

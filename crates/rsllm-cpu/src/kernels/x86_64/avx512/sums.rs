@@ -1,0 +1,64 @@
+//! Horizontal sums of one vector or of sixteen, each in two steps: down to four lanes, where ends of rows join them, and to one.
+
+use std::arch::x86_64::*;
+
+/// What each of sixteen vectors has left in the middle of a horizontal sum: lanes `l`, `l + 4`, `l + 8` and `l + 12` added, those
+/// of vectors j, j + 4, j + 8 and j + 12 in the quarters of result j.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn four_lanes(v: &[__m512; 16]) -> [__m512; 4] {
+    let halves = |a: __m512, b: __m512| {
+        _mm512_add_ps(
+            _mm512_shuffle_f32x4::<0b01_00_01_00>(a, b),
+            _mm512_shuffle_f32x4::<0b11_10_11_10>(a, b),
+        )
+    };
+    let quarters = |a: __m512, b: __m512| {
+        _mm512_add_ps(
+            _mm512_shuffle_f32x4::<0b10_00_10_00>(a, b),
+            _mm512_shuffle_f32x4::<0b11_01_11_01>(a, b),
+        )
+    };
+    let mut fours = [_mm512_setzero_ps(); 4];
+    for (j, four) in fours.iter_mut().enumerate() {
+        *four = quarters(halves(v[j], v[j + 4]), halves(v[j + 8], v[j + 12]));
+    }
+    fours
+}
+
+/// The rest of these sums, of vector j in lane j.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn sums_of_four(fours: &[__m512; 4]) -> __m512 {
+    let pairs = |a: __m512, b: __m512| {
+        let (a, b) = (_mm512_castps_pd(a), _mm512_castps_pd(b));
+        _mm512_add_ps(
+            _mm512_castpd_ps(_mm512_unpacklo_pd(a, b)),
+            _mm512_castpd_ps(_mm512_unpackhi_pd(a, b)),
+        )
+    };
+    let (a, b) = (pairs(fours[0], fours[1]), pairs(fours[2], fours[3]));
+    _mm512_add_ps(
+        _mm512_shuffle_ps::<0b10_00_10_00>(a, b),
+        _mm512_shuffle_ps::<0b11_01_11_01>(a, b),
+    )
+}
+
+/// [`four_lanes`] of one vector.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn four_of(v: __m512) -> __m128 {
+    let eight = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v));
+    _mm_add_ps(
+        _mm256_castps256_ps128(eight),
+        _mm256_extractf128_ps::<1>(eight),
+    )
+}
+
+/// [`sums_of_four`] of one vector, bit for bit: the same lanes are added in the same order.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn sum_of_four(four: __m128) -> f32 {
+    let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
+}
