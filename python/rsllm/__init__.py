@@ -49,11 +49,15 @@ _MODULES = {
 def __getattr__(name: str) -> Any:
     from importlib import import_module
 
-    if name == "gguf":
-        return import_module("rsllm.gguf")
-    if name not in _MODULES:
+    if name != "gguf" and name not in _MODULES:
         raise AttributeError(f"module 'rsllm' has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"rsllm.{_MODULES[name]}"), name)
+    try:
+        module = import_module(f"rsllm.{_MODULES.get(name, name)}")
+    except ImportError as error:
+        if (explained := errors.CoreImportError.of(error)) is None:
+            raise
+        raise explained from error
+    value = globals()[name] = module if name == "gguf" else getattr(module, name)
     return value
 
 

@@ -34,6 +34,7 @@
           RunnerCrashedError         it ended by itself: exit status or signal, and its last lines
           RunnerTimeoutError         it did not get ready, or no longer answers
           ProtocolError              what came from the other side is not the protocol
+        CoreImportError (ImportError)   the compiled part is missing, or for another machine or Python
 
 Trouble with the operating system keeps Python's own classes: `FileNotFoundError`, `PermissionError`,
 `IsADirectoryError`. The Rust core raises the classes of this module by name, so their names are part of its contract.
@@ -45,6 +46,7 @@ __all__ = [
     "AddressRefusedError",
     "BackendError",
     "ContextLengthError",
+    "CoreImportError",
     "DigestError",
     "DigestMismatchError",
     "DownloadError",
@@ -324,3 +326,20 @@ class RunnerTimeoutError(RunnerError):
 
 class ProtocolError(RunnerError):
     """What came from the other side of the socket is not the protocol: size, form, version or order."""
+
+
+class CoreImportError(RsllmError, ImportError):
+    """The compiled part of the package is missing, or made for another machine or another Python."""
+
+    @classmethod
+    def of(cls, error: ImportError) -> CoreImportError | None:
+        """What an import error means for users; `None` where it is about something else."""
+        if (error.name or "").rpartition(".")[2] != "_core" and "'_core'" not in str(error):
+            return None
+        import platform
+
+        this = f"{platform.python_implementation()} {platform.python_version()} on {platform.machine()}"
+        return cls(
+            f"the compiled part of rsllm cannot be loaded by this Python ({this}): {error}; "
+            "install it anew: python -m pip install --force-reinstall --no-cache-dir rsllm"
+        )

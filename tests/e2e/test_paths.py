@@ -15,6 +15,7 @@ pytestmark = [pytest.mark.real_model, pytest.mark.timeout(120)]
 
 
 def test_every_folder_may_have_any_name(smollm2_path: Path, tmp_path: Path) -> None:
+    """PKG-01."""
     home = tmp_path / "ü 模型 Ž'\" $x"
     home.mkdir()
     (home / "m 模.gguf").symlink_to(smollm2_path)

@@ -152,6 +152,7 @@ def test_a_blob_that_is_not_what_the_manifest_says(
 def test_what_an_earlier_pull_left_damaged_is_fetched_anew(
     store: Store, registry: HostileRegistry, manifest: Manifest, tmp_path: Path
 ) -> None:
+    """STO-02 (a body of nothing among them), CVE-2025-44779."""
     registry.tricks["blob"] = weights_only(short_body)
     with pytest.raises(DownloadError):
         pull_it(store, registry, tmp_path)
@@ -276,6 +277,7 @@ def test_a_digest_that_is_none_is_refused(
 def test_a_small_answer_that_grows_when_it_is_unpacked_is_refused(
     kind: str, store: Store, registry: HostileRegistry, manifest: Manifest, tmp_path: Path
 ) -> None:
+    """CVE-2024-12886."""
     bomb = gzip.compress(bytes(10**7))
 
     def packed(exchange: Exchange) -> None:
@@ -293,6 +295,7 @@ def test_a_small_answer_that_grows_when_it_is_unpacked_is_refused(
 def test_a_manifest_that_is_none_is_refused(
     raw: bytes, store: Store, registry: HostileRegistry, tmp_path: Path
 ) -> None:
+    """CVE-2025-1975."""
     registry.manifests["library/m", "latest"] = raw
     with pytest.raises(ManifestError, match=r"manifest|layers"):
         pull_it(store, registry, tmp_path)
@@ -301,6 +304,7 @@ def test_a_manifest_that_is_none_is_refused(
 def test_a_manifest_without_configuration_and_an_empty_layer_are_fine(
     store: Store, registry: HostileRegistry, tmp_path: Path
 ) -> None:
+    """CVE-2025-1975."""
     empty = Digest.of(b"")
     weights = Digest.of(WEIGHTS)
     registry.blobs[str(weights)] = WEIGHTS
@@ -317,6 +321,7 @@ def test_a_manifest_without_configuration_and_an_empty_layer_are_fine(
 def test_a_layer_larger_than_the_disk_is_refused_before_anything_is_fetched(
     store: Store, registry: HostileRegistry, tmp_path: Path
 ) -> None:
+    """STO-04."""
     raw = f'{{"layers":[{{"mediaType":"{MediaType.MODEL}","digest":"sha256:{"4" * 64}","size":{2**60}}}]}}'
     registry.manifests["library/m", "latest"] = raw.encode()
     with pytest.raises(StoreFullError, match="bytes are needed"):

@@ -72,12 +72,14 @@ def test_an_authority_of_ones_own(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """STO-16."""
     monkeypatch.setenv("SSL_CERT_FILE", str(served[1]))
     pull_it(store, f"{HOST}:{registry.port}/library/m", tmp_path)
     assert store.has_blob(Digest.of(LAYERS[MediaType.MODEL]))
 
 
 def test_an_unknown_authority_is_named_as_the_reason(registry: HostileRegistry, store: Store, tmp_path: Path) -> None:
+    """STO-16."""
     with pytest.raises(
         RegistryError, match=f"the certificate of https://{HOST}:{registry.port} was refused: "
     ) as caught:
@@ -134,6 +136,7 @@ def test_a_forward_proxy(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """STO-16."""
     monkeypatch.setenv("SSL_CERT_FILE", str(served[1]))
     with HostileRegistry(blobs=registry.blobs, manifests=registry.manifests) as plain:
         with ForwardProxy((registry if secure else plain).port).running() as proxy:

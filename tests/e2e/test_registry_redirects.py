@@ -68,6 +68,8 @@ def test_a_redirect_that_must_not_be_followed(
 def test_credentials_do_not_go_to_another_host(
     status: int, store: Store, registry: HostileRegistry, manifest: Manifest, tmp_path: Path
 ) -> None:
+    """CVE-2026-5530."""
+
     async def resolver(host: str, port: int) -> list[str]:
         return ["127.0.0.1"]
 
@@ -146,7 +148,7 @@ def test_a_registry_that_is_never_content(
 def test_a_realm_on_another_host_is_not_asked(
     realm: str, store: Store, registry: HostileRegistry, manifest: Manifest, tmp_path: Path
 ) -> None:
-    """SEC-07."""
+    """CVE-2025-51471, SEC-07."""
     registry.lock(realm=realm)
     with pytest.raises(RegistryError, match=r"does not match original host|not an http address"):
         pull_it(store, registry, tmp_path)

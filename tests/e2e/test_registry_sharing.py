@@ -73,6 +73,7 @@ async def test_two_pulls_share_one_download_and_it_stops_with_the_last(
 async def test_a_pull_that_is_given_up_stops_and_can_be_taken_up(
     store: Store, registry: HostileRegistry, manifest: Manifest, tmp_path: Path
 ) -> None:
+    """STO-05."""
     started = asyncio.Event()
     loop = asyncio.get_running_loop()
 
@@ -122,7 +123,7 @@ def test_nothing_is_removed_where_pruning_is_off(
 def test_pulls_that_know_nothing_of_each_other_download_a_blob_once(
     store: Store, registry: HostileRegistry, manifest: Manifest, tmp_path: Path
 ) -> None:
-    """Each thread has a loop, a store and a lock of its own, as processes do."""
+    """STO-01: each thread has a loop, a store and a lock of its own, as processes do."""
     begun = threading.Barrier(3, timeout=10)
 
     def slow(exchange: Exchange) -> Any:
@@ -145,6 +146,7 @@ def test_pulls_that_know_nothing_of_each_other_download_a_blob_once(
 def test_a_disk_that_is_full_ends_the_pull_and_the_next_one_goes_on(
     store: Store, registry: HostileRegistry, manifest: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """STO-04."""
     written: list[int] = []
     save = PartFiles.save
 

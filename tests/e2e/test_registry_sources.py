@@ -193,6 +193,7 @@ def hub(split: Path) -> Iterator[HostileRegistry]:
 
 
 def test_a_split_model_of_the_hub_becomes_one(store: Store, hub: HostileRegistry, whole: Path, tmp_path: Path) -> None:
+    """STO-07."""
     steps = pulled(store, "hf.co/org/repo:F32", tmp_path, hf_endpoint=hub.url)
     assert steps[-1].status == "success"
     assert any("split models" in step.status for step in steps)

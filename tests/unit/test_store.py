@@ -68,6 +68,7 @@ def test_a_model_is_where_ollama_looks_for_it(store: Store) -> None:
 
 
 def test_latest_is_what_a_name_without_a_tag_means(store: Store) -> None:
+    """STO-17."""
     add_model(store, "m:latest")
     assert find(store, "m").name == find(store, "M:LATEST").name
     store.delete(ModelName.parse("m"))
@@ -75,6 +76,7 @@ def test_latest_is_what_a_name_without_a_tag_means(store: Store) -> None:
 
 
 def test_a_name_is_found_in_any_case_and_keeps_its_own(store: Store) -> None:
+    """STO-08."""
     add_model(store, "Me/Llama3.1:q6_K", b"1")
     assert find(store, "me/llama3.1:Q6_k").name.full == "registry.ollama.ai/Me/Llama3.1:q6_K"
     add_model(store, "ME/LLAMA3.1:Q6_K", b"2")
@@ -189,6 +191,7 @@ def test_removing_a_model_keeps_what_others_need(store: Store) -> None:
 
 
 def test_a_damaged_manifest_is_listed_and_can_be_removed(store: Store) -> None:
+    """STO-03."""
     add_model(store, "good", b"1")
     add_model(store, "bad", b"2")
     path = store.root / "manifests/registry.ollama.ai/library/bad/latest"
@@ -208,6 +211,7 @@ def test_a_damaged_manifest_is_listed_and_can_be_removed(store: Store) -> None:
 
 
 def test_odd_entries_hide_no_model(store: Store) -> None:
+    """STO-08."""
     add_model(store, "m")
     folder = store.root / "manifests/registry.ollama.ai/library"
     (folder / "m" / ".DS_Store").write_bytes(b"x")
@@ -310,6 +314,7 @@ def test_a_source_that_fails_leaves_nothing(store: Store) -> None:
 
 
 def test_a_digest_cannot_lead_out_of_the_store(store: Store) -> None:
+    """CVE-2024-37032, CVE-2026-7020."""
     add_model(store, "m")
     path = store.root / "manifests/registry.ollama.ai/library/m/latest"
     path.write_bytes(path.read_bytes().replace(b"sha256:", b"sha256:../../"))

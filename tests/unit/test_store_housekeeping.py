@@ -155,6 +155,7 @@ def test_starting_prunes_unless_told_not_to(store: Store, monkeypatch: pytest.Mo
 
 
 def test_every_file_is_needed_after_remove_recreate_and_prune(store: Store) -> None:
+    """STO-06."""
     add_model(store, "m", b"w2", system=b"s")
     add_model(store, "n", b"w3")
     store.copy(ModelName.parse("n"), ModelName.parse("o"))

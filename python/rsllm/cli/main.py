@@ -18,7 +18,7 @@ import click
 
 from rsllm.cli.common import HELP_OPTIONS
 from rsllm.config import config
-from rsllm.errors import OptionError, RsllmError
+from rsllm.errors import CoreImportError, OptionError, RsllmError
 
 __all__ = ["cli", "main"]
 
@@ -180,6 +180,8 @@ def _debug() -> bool:
 
 def _report(error: Exception) -> int:
     """Say what went wrong; the exit code."""
+    if isinstance(error, ImportError):
+        error = CoreImportError.of(error) or error
     if _debug():
         import traceback
 
