@@ -21,7 +21,8 @@ RECORDS = Path(__file__).parent / "record"
 class Record:
     """What was measured, as it stands in the file.
 
-    `cells` maps test, then threads, then engine to a list of repetitions of `seconds`, `tokens`, `foreign_cores`.
+    `cells` maps test, then threads, then engine to a list of repetitions of `seconds`, `tokens`, `foreign_cores`,
+    and for decoding by rsllm `read_bytes_per_second`, the most that plain loops read at that time.
     """
 
     path: Path
@@ -65,13 +66,14 @@ class Record:
         """Adds a repetition, and the memory the engine had after it."""
         runs = self.data["cells"].setdefault(cell, {}).setdefault(str(threads), {}).setdefault(engine, [])
         answer = found.answer
-        runs.append(
-            {
-                "seconds": round(answer["seconds"], 6),
-                "tokens": answer["tokens"],
-                "foreign_cores": round(found.foreign_cores, 2),
-            }
-        )
+        run = {
+            "seconds": round(answer["seconds"], 6),
+            "tokens": answer["tokens"],
+            "foreign_cores": round(found.foreign_cores, 2),
+        }
+        if "read_bytes_per_second" in answer:
+            run["read_bytes_per_second"] = round(answer["read_bytes_per_second"])
+        runs.append(run)
         peak = self._engine(engine)["memory"].setdefault(str(threads), answer["memory"])
         for kind, n_bytes in answer["memory"].items():
             peak[kind] = max(peak[kind], n_bytes)

@@ -25,9 +25,8 @@ def print_speeds(record: Record, threads: int) -> None:
     """Median tokens/s of each engine and test, with the range, and rsllm's ratio to each peer."""
     cells = [name for name, runs in record.data["cells"].items() if str(threads) in runs]
     engines = list(dict.fromkeys(name for cell in cells for name in record.data["cells"][cell][str(threads)]))
-    print(
-        f"\n{threads} thread{'s' if threads > 1 else ''}: tokens/s, median (range, n); GB/s of weights when decoding\n"
-    )
+    print(f"\n{threads} thread{'s' if threads > 1 else ''}: tokens/s, median (range, n)")
+    print("Decoding: GB/s of weights, and how many plain loops read from the same file at that time\n")
     print("| engine | " + " | ".join(cells) + " |")
     print("| --- |" + " --- |" * len(cells))
     for engine in engines:
@@ -55,6 +54,11 @@ def speed(record: Record, cell: str, threads: int, engine: str) -> str:
     weights = record.data["model"].get("decode_bytes_per_token")
     if cell.startswith("decode") and weights:
         text += f" {median(rates) * weights / 1e9:.1f} GB/s"
+        limits = [
+            run["read_bytes_per_second"] for run in record.runs(cell, threads, engine) if "read_bytes_per_second" in run
+        ]
+        if limits:
+            text += f" of {median(limits) / 1e9:.1f}: {median(rates) * weights / median(limits):.0%}"
     disturbed = any(run["foreign_cores"] > 0.2 for run in record.runs(cell, threads, engine))
     return text + (" *" if disturbed else "")
 

@@ -18,6 +18,7 @@ class Rsllm:
         self.engine = _core.Engine(
             model, threads=threads, context=context, kv_type="f16", isa=os.environ.get("RSLLM_ISA")
         )
+        self.file = (model, threads)
         info = self.engine.info()
         return {
             "version": _core.__version__,
@@ -31,9 +32,13 @@ class Rsllm:
         return {"seconds": found["prompt_ns"] / 1e9, "tokens": found["prompt_tokens"]}
 
     def decode(self, tokens: int, depth: int) -> dict[str, Any]:
-        """Generation after `depth` tokens."""
+        """Generation after `depth` tokens, and how fast loops that do nothing else then read the same file."""
         found = self.engine.bench(prompt=0, generate=tokens, depth=depth)
-        return {"seconds": found["generate_ns"] / 1e9, "tokens": found["generate_tokens"]}
+        return {
+            "seconds": found["generate_ns"] / 1e9,
+            "tokens": found["generate_tokens"],
+            "read_bytes_per_second": _core.measure_read_bandwidth(*self.file),
+        }
 
 
 if __name__ == "__main__":

@@ -27,6 +27,6 @@ pub use backend::CpuBackend;
 pub use isa::{Isa, cpu_features};
 pub use kernels::Kernels;
 pub use kv::CpuKv;
-pub use memory::CpuBuffer;
+pub use memory::{CpuBuffer, prefetch_line};
 pub use moe::CpuRouting;
 pub use weight::CpuWeight;
