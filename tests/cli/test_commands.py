@@ -159,3 +159,21 @@ def test_durations_read_as_go_writes_them(nanoseconds: int, text: str) -> None:
 @pytest.mark.parametrize(("count", "text"), [(4096, "4096"), (134_515_008, "134.5M"), (1_240_000_000, "1.24B")])
 def test_counts(count: int, text: str) -> None:
     assert common.format_count(count) == text
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [
+        (["m", "--truncate=false", "x"], ["m", "--no-truncate", "x"]),
+        (["m", "--truncate=TRUE", "--verbose=1"], ["m", "--truncate", "--verbose"]),
+        (["m", "--verbose=false", "--insecure=0", "--nowordwrap=f"], ["m"]),
+        (["m", "--no-truncate=false"], ["m", "--truncate"]),
+        (["m", "--think=false", "--format=true"], ["m", "--think=false", "--format=true"]),
+        (["m", "--verbose=perhaps", "--", "--verbose=true"], ["m", "--verbose=perhaps", "--", "--verbose=true"]),
+    ],
+)
+def test_flags_may_be_written_as_go_does(written: list[str], meant: list[str]) -> None:
+    from rsllm.cli.main import _without_values
+    from rsllm.cli.run import command
+
+    assert _without_values(command, written) == meant

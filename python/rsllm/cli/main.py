@@ -45,6 +45,18 @@ _COMMANDS = {
     "prune": "prune",
     "doctor": "doctor",
 }
+# What the commands that ask the server take from the environment.
+_SERVER_VARIABLES = {"OLLAMA_HOST": "the server, in all forms (default 127.0.0.1:11434)"}
+_VARIABLES = {
+    **dict.fromkeys(("create", "show", "stop", "pull", "push", "list", "ps", "cp", "rm"), _SERVER_VARIABLES),
+    "run": {
+        **_SERVER_VARIABLES,
+        "OLLAMA_EDITOR": "the editor of Ctrl-G (before VISUAL and EDITOR)",
+        "OLLAMA_NOHISTORY": "1: keep no history of conversations",
+    },
+}
+# How Go's flags spell what is and what is not.
+_TRUE, _FALSE = ("1", "t", "true"), ("0", "f", "false")
 _ALIASES = {"start": "serve", "ls": "list", "login": "signin", "logout": "signout"}
 
 _EXIT_FAILURE = 1
@@ -66,13 +78,17 @@ class _Cli(click.Group):
             return None
         module, _, member = _COMMANDS[name].partition(":")
         command: click.Command = getattr(importlib.import_module(f"rsllm.cli.{module}"), member or "command")
+        if command.epilog is None and (variables := _VARIABLES.get(name)):
+            lines = (f"  {variable:<18}{meaning}" for variable, meaning in variables.items())
+            command.epilog = "\b\nEnvironment variables:\n" + "\n".join(lines)
         return command
 
     def resolve_command(
         self, context: click.Context, arguments: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         try:
-            return super().resolve_command(context, arguments)
+            name, command, rest = super().resolve_command(context, arguments)
+            return name, command, rest if command is None else _without_values(command, rest)
         except click.UsageError:
             import difflib
 
@@ -109,6 +125,29 @@ class _Cli(click.Group):
         except Exception as error:
             code = _report(error)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _without_values(command: click.Command, arguments: list[str]) -> list[str]:
+    """The arguments with flags as they are written here: Ollama's may be `--truncate=false`, as all of Go's."""
+    flags = {
+        spelled: option
+        for option in command.params
+        if isinstance(option, click.Option) and option.is_flag
+        for spelled in (*option.opts, *option.secondary_opts)
+        if spelled.startswith("--") and isinstance(option.type, click.types.BoolParamType)
+    }
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    written = []
+    for argument in arguments[:end]:
+        name, equals, value = argument.partition("=")
+        option = flags.get(name) if equals else None
+        if option is None or value.lower() not in (*_TRUE, *_FALSE):
+            written.append(argument)
+        elif value.lower() in _TRUE:
+            written.append(name)
+        else:
+            written.extend(option.secondary_opts[:1] if name in option.opts else option.opts[:1])
+    return [*written, *arguments[end:]]
 
 
 def _version(context: click.Context, parameter: click.Parameter, asked: bool) -> None:
