@@ -155,7 +155,7 @@ impl Matmul<'_> {
         n_tokens: usize,
     ) -> Option<&'static Tiles> {
         let fits = packed_len(n_tokens, weights[2].row_len)
-            <= self.scratch.packed.as_slice().len() * size_of::<f32>() / size_of::<u16>();
+            <= size_of_val(self.scratch.packed.as_slice()) / size_of::<u16>();
         self.kernels
             .tiles
             .filter(|_| fits && !self.outputs && weights.iter().all(|weight| weight.takes_tiles()))

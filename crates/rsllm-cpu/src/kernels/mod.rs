@@ -140,7 +140,7 @@ pub(crate) struct Tiles {
     pub(crate) transpose: unsafe fn(&mut [f32]),
     /// `(tile, bias, dst)`: a result tile's weight rows, plus `bias` where given, to the rows of at most 16 tokens. Those are of one
     /// length, at most 16, and so is `bias`.
-    pub(crate) scatter: unsafe fn(&[f32], Option<&[f32]>, &mut [&mut [f32]]),
+    pub(crate) scatter: Scatter,
     /// `(values, tile)`: two result tiles, 32 rows of 16 tokens, to one right-hand tile.
     pub(crate) narrow: unsafe fn(&[f32], &mut [u16]),
     /// As `multiply`, of operands in two parts of bf16, `[high, low]`: all products but that of the low parts. An empty low part
@@ -159,6 +159,8 @@ pub(crate) struct Tiles {
     /// Returns whether a correction differs from 1. A lane that sees nothing stays as it was.
     pub(crate) softmax: SoftmaxTiles,
 }
+
+pub(crate) type Scatter = unsafe fn(&[f32], Option<&[f32]>, &mut [&mut [f32]]);
 
 /// Operands in two parts of bf16, high and low, which add up to them.
 pub(crate) type Parts<'a> = [&'a [u16]; 2];

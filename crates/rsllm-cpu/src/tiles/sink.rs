@@ -119,7 +119,9 @@ impl Gated<'_> {
         for (results, bias) in [&mut *gate, &mut *up].into_iter().zip(self.biases) {
             let Some(bias) = bias else { continue };
             for (values, bias) in results.chunks_exact_mut(GROUP).zip(&bias[rows.clone()]) {
-                values.iter_mut().for_each(|value| *value += bias);
+                for value in values {
+                    *value += bias;
+                }
             }
         }
         // What is there of rows that are missing may be no number.

@@ -322,7 +322,7 @@ pub(super) fn dot_rows<U: Pod, const MINIMA: bool>(
             }
             for (k, quarter) in quarters.iter().enumerate() {
                 let (at, place) = tail.place(c, k);
-                store_quarter(last, quarter, &mut rest[at], place);
+                store_quarter(&last, quarter, &mut rest[at], place);
             }
         }
     }

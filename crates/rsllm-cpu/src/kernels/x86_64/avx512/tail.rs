@@ -92,7 +92,7 @@ impl Tail {
 /// The lanes of a quarter to quarter `place` of each vector.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(super) fn store_quarter(x: Activations, quarter: &Quarter, dst: &mut Prepared, place: usize) {
+pub(super) fn store_quarter(x: &Activations, quarter: &Quarter, dst: &mut Prepared, place: usize) {
     let lanes = load512::<0, _>(&quarter.lanes);
     let minima = load512::<0, _>(&quarter.minima);
     // The sums of groups are in the lanes of their minima, zeros before them.
