@@ -18,27 +18,38 @@ pub(crate) struct StepBudget {
     /// of the caches.
     decode_ns: f64,
     decode_rows: usize,
-    /// Of a layer of the last pass, and the rows it had; 0 while unknown.
+    /// Of a layer of the last pass, and what that was; 0 while unknown.
     layer_ns: f64,
-    layer_rows: usize,
+    layer: PassShape,
     rows: usize,
     /// More prompts wait than sequences generate.
     is_crowded: bool,
+}
+
+/// What the time of a layer of a pass depends on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct PassShape {
+    pub(crate) n_rows: usize,
+    /// Position behind the last row of the longest sequence.
+    pub(crate) depth: usize,
 }
 
 /// A step should not take longer while others generate.
 const LONGEST_STEP_NS: f64 = 100e6;
 /// What a step with prompts may take, in steps without. Streams must not wait four times as long; this leaves room for what
 /// the machine does beside.
-const LONGEST: f64 = 2.1;
+const LONGEST: f64 = 1.9;
 /// The same where more wait for their prompts than for their next token.
-const LONGEST_CROWDED: f64 = 3.5;
+const LONGEST_CROWDED: f64 = 3.3;
 /// Prompts may always add so much: nobody sees it.
 const LEAST_SPARE_NS: f64 = 1e6;
 /// Prompts get at least this share of the time of generating, however long that takes.
 const LEAST_SHARE: f64 = 0.25;
 /// The same of usual steps, where generating beside prompts has become slow.
 const USUAL_SHARE: f64 = 0.5;
+/// Positions of context at which attention may take as long as all else, so that a layer of a deeper pass is not
+/// underestimated before it is measured. Large models reach that much later.
+const DEEP: f64 = 512.0;
 /// Layers that take as long as the logits of a few rows, roughly.
 const OUTPUT_LAYERS: usize = 4;
 /// Layers that a step should hold: with fewer, much of the time may be left over; with more, passes have few rows.
@@ -60,7 +71,7 @@ impl StepBudget {
             decode_ns: 0.0,
             decode_rows: 0,
             layer_ns: 0.0,
-            layer_rows: 0,
+            layer: PassShape::default(),
             rows: FIRST_ROWS,
             is_crowded: false,
         }
@@ -76,15 +87,17 @@ impl StepBudget {
         self.rows.clamp(1, max_rows.max(1))
     }
 
-    /// Layers that the next step computes of a pass of `n_rows` rows that lacks `n_left`. Where logits are wanted behind the last
+    /// Layers that the next step computes of a pass that lacks `n_left`. Where logits are wanted behind the last
     /// (`has_outputs`), they count as some layers more, and if these do not fit, that layer waits with them.
-    pub(crate) fn layers(&self, n_rows: usize, n_left: usize, has_outputs: bool) -> usize {
+    pub(crate) fn layers(&self, pass: PassShape, n_left: usize, has_outputs: bool) -> usize {
         if self.layer_ns == 0.0 {
             return n_left.min(1);
         }
-        // Fewer rows are not much cheaper, more are dearer.
-        let growth = (n_rows as f64 / self.layer_rows as f64).max(1.0);
-        let n_layers = (self.spare_ns() / (self.layer_ns * growth)) as usize;
+        // Fewer rows or a shorter context are not much cheaper, more are dearer.
+        let rows = (pass.n_rows as f64 / self.layer.n_rows as f64).max(1.0);
+        let depth = (pass.depth as f64 + DEEP) / (self.layer.depth as f64 + DEEP);
+        let layer_ns = self.layer_ns * rows * depth.max(1.0);
+        let n_layers = (self.spare_ns() / layer_ns) as usize;
         let most = if has_outputs && n_layers < n_left + OUTPUT_LAYERS {
             n_left - 1
         } else {
@@ -108,15 +121,16 @@ impl StepBudget {
         }
     }
 
-    /// `n_layers` layers of a pass of `n_rows` rows, in a step in which others generate, took `part_ns`.
-    pub(crate) fn record_pass(&mut self, n_rows: usize, n_layers: usize, part_ns: u64) {
+    /// `n_layers` layers of a pass, in a step in which others generate, took `part_ns`.
+    pub(crate) fn record_pass(&mut self, pass: PassShape, n_layers: usize, part_ns: u64) {
+        let n_rows = pass.n_rows;
         let layer_ns = (part_ns as f64 / n_layers.max(1) as f64).max(1.0);
-        self.layer_ns = if n_rows == self.layer_rows {
+        self.layer_ns = if pass == self.layer {
             raised(self.layer_ns, layer_ns)
         } else {
             layer_ns
         };
-        self.layer_rows = n_rows;
+        self.layer = pass;
         let rows = n_rows as f64 * self.spare_ns() / LAYERS / self.layer_ns;
         // Many rows cost less than their number times what one of few cost, so this errs on the safe side; but a pass of few says
         // little about one of many.
@@ -167,6 +181,10 @@ mod tests {
 
     const N_LAYERS: usize = 30;
 
+    fn pass(n_rows: usize) -> PassShape {
+        PassShape { n_rows, depth: 0 }
+    }
+
     /// Rows of a pass and the length of a shared step in milliseconds once all has settled, on a machine where a layer takes
     /// `pass_ms`, and `row_ms` more for each row.
     fn settled(decode_ms: f64, pass_ms: f64, row_ms: f64) -> (usize, f64) {
@@ -179,9 +197,9 @@ mod tests {
             let rows = budget.rows(512);
             let mut n_left = N_LAYERS;
             while n_left > 0 {
-                let n_layers = budget.layers(rows, n_left, false);
+                let n_layers = budget.layers(pass(rows), n_left, false);
                 let part_ms = n_layers as f64 * (pass_ms + row_ms * rows as f64);
-                budget.record_pass(rows, n_layers, (part_ms * 1e6) as u64);
+                budget.record_pass(pass(rows), n_layers, (part_ms * 1e6) as u64);
                 n_left -= n_layers;
                 if round >= 10 {
                     longest = longest.max(decode_ms + part_ms);
@@ -195,8 +213,8 @@ mod tests {
     fn streams_wait_about_twice_as_long() {
         // A small model, a usual one, and one whose steps are long already.
         for (decode_ms, pass_ms, row_ms, longest_ms, least_rows) in [
-            (10.0, 1.0, 0.03, 21.0, 80),
-            (2.0, 0.3, 0.01, 4.2, 32),
+            (10.0, 1.0, 0.03, 19.0, 64),
+            (2.0, 0.3, 0.01, 3.8, 16),
             (60.0, 5.0, 0.1, 100.0, 64),
             (400.0, 20.0, 0.5, 500.0, 16),
         ] {
@@ -215,16 +233,22 @@ mod tests {
         let mut budget = StepBudget::new();
         budget.record_decode(4, 10_000_000, false);
         assert_eq!((budget.rows(512), budget.rows(4)), (FIRST_ROWS, 4));
-        assert_eq!(budget.layers(FIRST_ROWS, N_LAYERS, false), 1);
-        budget.record_pass(FIRST_ROWS, 1, 1_000_000);
-        // 11 ms are free.
-        assert_eq!(budget.layers(FIRST_ROWS, N_LAYERS, false), 11);
-        assert_eq!(budget.layers(FIRST_ROWS, 4, false), 4);
-        assert_eq!(budget.layers(2 * FIRST_ROWS, N_LAYERS, false), 5);
+        assert_eq!(budget.layers(pass(FIRST_ROWS), N_LAYERS, false), 1);
+        budget.record_pass(pass(FIRST_ROWS), 1, 1_000_000);
+        // 9 ms are free.
+        assert_eq!(budget.layers(pass(FIRST_ROWS), N_LAYERS, false), 9);
+        assert_eq!(budget.layers(pass(FIRST_ROWS), 4, false), 4);
+        assert_eq!(budget.layers(pass(2 * FIRST_ROWS), N_LAYERS, false), 4);
+        // A deeper pass is dearer by no more than attention is.
+        let deep = PassShape {
+            depth: 512,
+            ..pass(FIRST_ROWS)
+        };
+        assert_eq!(budget.layers(deep, N_LAYERS, false), 4);
         let rows = budget.rows(512);
-        assert!((3 * FIRST_ROWS..4 * FIRST_ROWS).contains(&rows), "{rows}");
+        assert!((2 * FIRST_ROWS..4 * FIRST_ROWS).contains(&rows), "{rows}");
         // A short rest of a prompt is no reason for longer passes.
-        budget.record_pass(5, 1, 200_000);
+        budget.record_pass(pass(5), 1, 200_000);
         assert_eq!(budget.rows(512), rows);
     }
 
@@ -232,40 +256,40 @@ mod tests {
     fn many_prompts_outweigh_few_that_generate() {
         let mut budget = StepBudget::new();
         budget.record_decode(4, 10_000_000, false);
-        budget.record_pass(FIRST_ROWS, 1, 1_000_000);
+        budget.record_pass(pass(FIRST_ROWS), 1, 1_000_000);
         budget.weigh(4, 5);
-        assert_eq!(budget.layers(FIRST_ROWS, N_LAYERS, false), 25);
+        assert_eq!(budget.layers(pass(FIRST_ROWS), N_LAYERS, false), 23);
         budget.weigh(4, 4);
-        assert_eq!(budget.layers(FIRST_ROWS, N_LAYERS, false), 11);
+        assert_eq!(budget.layers(pass(FIRST_ROWS), N_LAYERS, false), 9);
     }
 
     #[test]
     fn the_output_waits_where_it_does_not_fit() {
         let mut budget = StepBudget::new();
-        assert_eq!(budget.layers(FIRST_ROWS, 1, true), 1);
+        assert_eq!(budget.layers(pass(FIRST_ROWS), 1, true), 1);
         budget.record_decode(1, 10_000_000, false);
-        budget.record_pass(FIRST_ROWS, 1, 1_000_000);
-        // Eleven fit.
-        assert_eq!(budget.layers(FIRST_ROWS, 7, true), 7);
-        assert_eq!(budget.layers(FIRST_ROWS, 8, true), 7);
-        assert_eq!(budget.layers(FIRST_ROWS, 1, true), 1);
+        budget.record_pass(pass(FIRST_ROWS), 1, 1_000_000);
+        // Nine fit.
+        assert_eq!(budget.layers(pass(FIRST_ROWS), 5, true), 5);
+        assert_eq!(budget.layers(pass(FIRST_ROWS), 6, true), 5);
+        assert_eq!(budget.layers(pass(FIRST_ROWS), 1, true), 1);
     }
 
     #[test]
     fn what_becomes_dearer_leaves_less_at_once() {
         let mut budget = StepBudget::new();
         budget.record_decode(2, 10_000_000, false);
-        budget.record_pass(FIRST_ROWS, 1, 1_000_000);
+        budget.record_pass(pass(FIRST_ROWS), 1, 1_000_000);
         budget.record_decode(2, 14_000_000, true);
-        // 21 ms less 14.
-        assert_eq!(budget.layers(FIRST_ROWS, N_LAYERS, false), 7);
-        budget.record_pass(FIRST_ROWS, 7, 14_000_000);
-        assert_eq!(budget.layers(FIRST_ROWS, N_LAYERS, false), 3);
+        // 19 ms less 14, which is half of the time without prompts.
+        assert_eq!(budget.layers(pass(FIRST_ROWS), N_LAYERS, false), 5);
+        budget.record_pass(pass(FIRST_ROWS), 5, 10_000_000);
+        assert_eq!(budget.layers(pass(FIRST_ROWS), N_LAYERS, false), 2);
         // Prompts keep half of the time of generating however slow that becomes beside them.
         budget.record_decode(2, 40_000_000, true);
-        assert_eq!(budget.layers(FIRST_ROWS, N_LAYERS, false), 2);
+        assert_eq!(budget.layers(pass(FIRST_ROWS), N_LAYERS, false), 2);
         // Three sequences are another matter, and never seen without prompts so far.
         budget.record_decode(3, 40_000_000, true);
-        assert_eq!(budget.layers(FIRST_ROWS, N_LAYERS, false), 22);
+        assert_eq!(budget.layers(pass(FIRST_ROWS), N_LAYERS, false), 18);
     }
 }

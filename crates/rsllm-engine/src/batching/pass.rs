@@ -7,6 +7,7 @@ use rsllm_model::Wanted;
 
 use super::Live;
 use crate::batch::Batch;
+use crate::budget::PassShape;
 use crate::error::EngineError;
 use crate::forward::Forward;
 use crate::generation::nanoseconds;
@@ -33,6 +34,17 @@ impl Pass {
     /// Whether there is one.
     pub(super) fn is_under_way(&self) -> bool {
         self.batch.n_rows() > 0
+    }
+
+    fn shape(&self) -> PassShape {
+        let parts = self.batch.parts().iter();
+        PassShape {
+            n_rows: self.batch.n_rows(),
+            depth: parts
+                .map(|part| part.first_index + part.n_rows)
+                .max()
+                .unwrap_or(0),
+        }
     }
 
     /// For gathering its rows, while there is none.
@@ -95,11 +107,11 @@ impl<M: Forward> Worker<M> {
         let n_prompts = self.running.len() - n_generating;
         self.step_state.budget.weigh(n_generating, n_prompts);
         let pass = &mut self.step_state.pass;
-        let n_rows = pass.batch.n_rows();
+        let shape = pass.shape();
         let n_left = limits.n_layers - pass.n_done;
         let n_layers = if is_shared {
             let has_outputs = pass.batch.n_outputs() > 0;
-            self.step_state.budget.layers(n_rows, n_left, has_outputs)
+            self.step_state.budget.layers(shape, n_left, has_outputs)
         } else {
             n_left
         };
@@ -131,7 +143,7 @@ impl<M: Forward> Worker<M> {
                 // What logits took says nothing about layers.
                 if is_shared && n_logits == 0 {
                     let budget = &mut self.step_state.budget;
-                    budget.record_pass(n_rows, n_layers, part_ns);
+                    budget.record_pass(shape, n_layers, part_ns);
                 }
                 if is_last {
                     self.end_pass();
