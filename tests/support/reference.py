@@ -35,7 +35,7 @@ class Reference:
         self,
         model: Path,
         *,
-        kv_type: Literal["f32", "f16"] = "f16",
+        kv_type: Literal["f32", "f16", "q8_0", "q4_0"] = "f16",
         threads: int | None = None,
         context: int = 2048,
         ubatch: int = 512,

@@ -20,7 +20,7 @@ import traceback
 import llama_cpp.llama_cpp as C
 import numpy as np
 
-KV_TYPES = {"f32": 0, "f16": 1}
+KV_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 8}
 
 
 class Session:

@@ -393,6 +393,24 @@ impl Backend for CpuBackend {
         )
     }
 
+    fn hadamard(&mut self, x: &mut CpuBuffer, block: usize) -> Result<()> {
+        check(
+            Op::Hadamard,
+            "ones in the block's length",
+            1,
+            block.count_ones() as usize,
+        )?;
+        check(Op::Hadamard, "partial block", 0, x.width % block)?;
+        let (width, n_rows) = (x.width, self.step.counts.n_rows);
+        ops::hadamard(
+            self.kernels,
+            &mut self.pool,
+            x.rows_mut(n_rows),
+            width,
+            block,
+        )
+    }
+
     fn kv_store(&mut self, kv: &mut CpuKv, k: &CpuBuffer, v: &CpuBuffer) -> Result<()> {
         let width = kv.layout.n_kv_heads * kv.layout.head_dim;
         check(Op::KvStore, "width of K", width, k.width)?;

@@ -111,6 +111,23 @@ pub(crate) fn rope(
     })
 }
 
+/// Mix each `block` values of each row.
+pub(crate) fn hadamard(
+    kernels: &Kernels,
+    pool: &mut ThreadPool,
+    x: &mut [f32],
+    width: usize,
+    block: usize,
+) -> Result<(), BackendError> {
+    let kernel = kernels.elementwise.hadamard;
+    for_rows(pool, Op::Hadamard, x, width, |_, rows| {
+        for values in rows.chunks_exact_mut(block) {
+            // SAFETY: the table belongs to an instruction set this machine has.
+            unsafe { kernel(values) };
+        }
+    })
+}
+
 /// Write K and V rows to the pages of their sequences.
 pub(crate) fn kv_store(
     pool: &mut ThreadPool,

@@ -1,7 +1,7 @@
 //! Prefixes as bytes: the KV pages of a text, to be taken up again by another engine of the same model.
 //!
 //! ```text
-//! magic     8   "rsllmKV\x01", the last byte is the version
+//! magic     8   "rsllmKV\x02", the last byte is the version
 //! model     8   fingerprint of the model, see [`fingerprint`]
 //! kv type   4   id of its ggml type
 //! page      4   tokens of a page
@@ -96,7 +96,7 @@ pub(crate) struct SavedFor {
 }
 
 const MAGIC: &[u8; 7] = b"rsllmKV";
-const VERSION: u8 = 1;
+const VERSION: u8 = 2;
 const HEADER_BYTES: usize = 36;
 const CHECKSUM_BYTES: usize = 8;
 
@@ -370,7 +370,7 @@ mod tests {
         assert_eq!(
             error(&forged(|bytes| bytes[7] = 9), TARGET),
             SavedPrefixError::Version {
-                expected: 1,
+                expected: VERSION,
                 found: 9
             }
         );

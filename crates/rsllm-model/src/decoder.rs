@@ -250,11 +250,13 @@ impl<B: Backend> BackendSegment<B> {
         backend.rms_norm(normed, parts.hidden, &weights.attn_norm, eps, RowSet::All)?;
         probe.rows(backend, "attn_norm", index, normed, embed_dim)?;
         let rope = self.ropes[config.rope];
+        let layout = &self.layouts[local];
         let attention = Attention {
             config,
             weights: &weights.attention,
             norm_eps: eps,
             rope,
+            mixed_block: layout.kv_type.mixed_block(layout.head_dim),
             layer: index,
         };
         let kv = self.states[local].kv_mut(index)?;

@@ -180,6 +180,11 @@ pub trait Backend: Send + Sized {
     /// Rotate in place each head of each row by the row's position: x `[rows, n_heads * head_dim]`.
     fn rope(&mut self, x: &mut Self::Buffer, head_dim: usize, table: RopeTable) -> Result<()>;
 
+    /// Multiply in place each `block` values of each row by the orthonormal Walsh-Hadamard matrix, which is its own
+    /// inverse: `x[i] = Σ_j ±x[j] / sqrt(block)`, negative where `i & j` has an odd number of ones. A power of two that the
+    /// rows are made of.
+    fn hadamard(&mut self, x: &mut Self::Buffer, block: usize) -> Result<()>;
+
     /// Write K and V rows `[rows, n_kv_heads * head_dim]` to the pages of their sequences.
     fn kv_store(&mut self, kv: &mut Self::Kv, k: &Self::Buffer, v: &Self::Buffer) -> Result<()>;
 

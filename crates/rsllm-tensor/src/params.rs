@@ -22,6 +22,7 @@ pub enum Op {
     RmsNorm,
     RmsNormHeads,
     Rope,
+    Hadamard,
     KvStore,
     CopyPage,
     ExportPage,
@@ -155,6 +156,16 @@ impl KvType {
             Self::Q8_0 => GgmlType::Q8_0,
             Self::Q4_0 => GgmlType::Q4_0,
         }
+    }
+
+    /// How many values of a head are mixed before they are stored ([`Backend::hadamard`](crate::Backend::hadamard)): with
+    /// integers under a common scale, so that one large value among small ones costs all of them less. `None` for floats, and
+    /// for heads that are not made of blocks of 64.
+    pub fn mixed_block(self, head_dim: usize) -> Option<usize> {
+        const LEAST: usize = 64;
+        let is_float = matches!(self, Self::F32 | Self::F16 | Self::BF16);
+        (!is_float && head_dim > 0 && head_dim.is_multiple_of(LEAST))
+            .then(|| 1 << head_dim.trailing_zeros())
     }
 
     /// Bytes of a head's row; `None` when its width is not a whole number of blocks.

@@ -41,6 +41,7 @@ pub(crate) struct Elementwise {
     pub(crate) rope_interleaved: unsafe fn(&mut [f32], &[f32]),
     pub(crate) rope_half_split: unsafe fn(&mut [f32], &[f32]),
     pub(crate) transpose: unsafe fn(&mut Square),
+    pub(crate) hadamard: unsafe fn(&mut [f32]),
 }
 
 impl Elementwise {
@@ -73,7 +74,27 @@ pub(crate) const SCALAR: Elementwise = Elementwise {
     rope_interleaved,
     rope_half_split,
     transpose,
+    hadamard,
 };
+
+/// The orthonormal Walsh-Hadamard transform of values whose number is a power of two.
+#[inline(always)]
+pub(crate) fn hadamard(x: &mut [f32]) {
+    let mut half = 1;
+    while half < x.len() {
+        for pair in x.chunks_exact_mut(2 * half) {
+            let (left, right) = pair.split_at_mut(half);
+            for (a, b) in left.iter_mut().zip(right) {
+                (*a, *b) = (*a + *b, *a - *b);
+            }
+        }
+        half *= 2;
+    }
+    let factor = (x.len() as f32).sqrt().recip();
+    for value in x {
+        *value *= factor;
+    }
+}
 
 /// `exp(x)` to about 2 ulp for x in [-87, 88], 0 below, clamped above; `exp(0)` is exactly 1.
 ///

@@ -15,6 +15,8 @@ pub(crate) struct Attention<'a, B: Backend> {
     pub(crate) weights: &'a AttentionWeights<B>,
     pub(crate) norm_eps: f32,
     pub(crate) rope: RopeTable,
+    /// See [`rsllm_tensor::KvType::mixed_block`].
+    pub(crate) mixed_block: Option<usize>,
     pub(crate) layer: usize,
 }
 
@@ -76,6 +78,12 @@ impl<B: Backend> Attention<'_, B> {
             k,
             self.config.n_kv_heads * self.config.head_dim,
         )?;
+        // Scores do not change when Q and K are mixed alike, and what is mixed in V is undone in the sum.
+        if let Some(block) = self.mixed_block {
+            for x in [&mut *q, &mut *k, &mut *v] {
+                backend.hadamard(x, block)?;
+            }
+        }
         backend.kv_store(kv, k, v)?;
         let params = AttentionParams {
             n_heads: self.config.n_heads,
@@ -84,6 +92,9 @@ impl<B: Backend> Attention<'_, B> {
             window: self.config.window,
         };
         backend.attention(out, q, kv, &params)?;
+        if let Some(block) = self.mixed_block {
+            backend.hadamard(out, block)?;
+        }
         Ok(())
     }
 }

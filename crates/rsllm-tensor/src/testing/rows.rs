@@ -216,6 +216,48 @@ pub(super) fn rms_norm_heads<B: Backend>(backend: &mut B) {
     );
 }
 
+pub(super) fn hadamard<B: Backend>(backend: &mut B) {
+    backend.prepare(&LIMITS).expect("small");
+    begin_rows(backend, 2, 1);
+    for block in [1, 2, 16, 64] {
+        let data = values(9, 3 * 128);
+        let mut x = buffer(backend, &data, 128);
+        backend.hadamard(&mut x, block).expect("whole blocks");
+        let mut expected = vec![0.0; data.len()];
+        for (dst, src) in expected.chunks_mut(block).zip(data.chunks(block)) {
+            for (i, sum) in dst.iter_mut().enumerate() {
+                for (j, &value) in src.iter().enumerate() {
+                    let is_negative = (i & j).count_ones() % 2 == 1;
+                    *sum += f64::from(if is_negative { -value } else { value });
+                }
+                *sum /= (block as f64).sqrt();
+            }
+        }
+        assert_close(
+            "hadamard",
+            &read(backend, &x, data.len()),
+            &expected,
+            F32_BOUND,
+        );
+        // A row alone has the bits that it has in company.
+        begin_rows(backend, 0, 1);
+        let mut alone = buffer(backend, &data[..128], 128);
+        backend.hadamard(&mut alone, block).expect("whole blocks");
+        assert_same(
+            "hadamard",
+            &read(backend, &alone, 128),
+            &read(backend, &x, 128),
+        );
+        begin_rows(backend, 2, 1);
+    }
+    let mut x = buffer(backend, &values(1, 3 * 96), 96);
+    assert!(
+        backend.hadamard(&mut x, 64).is_err(),
+        "rows of half a block"
+    );
+    assert!(backend.hadamard(&mut x, 3).is_err(), "no power of two");
+}
+
 pub(super) fn rope<B: Backend>(backend: &mut B) {
     for style in [RopeStyle::Interleaved, RopeStyle::HalfSplit] {
         for (n_rot, factors) in [(16, vec![]), (8, vec![1.0, 2.0, 4.0, 8.0])] {

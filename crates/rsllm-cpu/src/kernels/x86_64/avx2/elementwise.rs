@@ -18,6 +18,7 @@ pub(super) const ELEMENTWISE: Elementwise = Elementwise {
     rope_interleaved,
     rope_half_split,
     transpose,
+    hadamard,
 };
 
 #[target_feature(enable = "avx2,fma,f16c")]
@@ -88,6 +89,11 @@ fn rope_interleaved(head: &mut [f32], cos_sin: &[f32]) {
 #[target_feature(enable = "avx2,fma,f16c")]
 fn rope_half_split(head: &mut [f32], cos_sin: &[f32]) {
     portable::rope_half_split(head, cos_sin);
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn hadamard(x: &mut [f32]) {
+    portable::hadamard(x);
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]
