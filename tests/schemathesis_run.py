@@ -30,6 +30,8 @@ VERSION = "4.32.5"
 MODELS: dict[str, dict[str, Any]] = {"tiny": {"pieces": 3}}
 NAMES = {"enum": ["tiny", "tiny:latest", "nosuch"]}
 SHOWN = {"enum": ["real", "nosuch"]}
+# The one with a real file is not to be written over.
+MADE = {"enum": ["made", "made:other", "somebody/made", "a b"]}
 ASK_A_MODEL = (
     "Generate", "Chat", "Embed", "OldEmbed", "OpenAIChat", "OpenAICompletion", "OpenAIEmbed", "OpenAIResponse",
     "Message", "MessageCount",
@@ -59,7 +61,9 @@ def narrowed(document: dict[str, Any]) -> dict[str, Any]:
             schemas[name]["properties"]["keep_alive"] = {"enum": [60, "5m", -1]}
     schemas["Show"]["properties"]["model"] = schemas["Show"]["properties"]["name"] = SHOWN
     schemas["Copy"]["properties"]["source"] = NAMES
+    schemas["Copy"]["properties"]["destination"] = MADE
     schemas["Create"]["properties"]["from"] = NAMES
+    schemas["Create"]["properties"]["model"] = schemas["Create"]["properties"]["name"] = MADE
     schemas["Options"]["properties"]["num_ctx"] = {"enum": [0, 2048, 4096]}
     schemas["Options"]["properties"]["num_thread"] = {"enum": [0, 1]}
     return document
