@@ -394,21 +394,12 @@ impl Backend for CpuBackend {
     }
 
     fn hadamard(&mut self, x: &mut CpuBuffer, block: usize) -> Result<()> {
-        check(
-            Op::Hadamard,
-            "ones in the block's length",
-            1,
-            block.count_ones() as usize,
-        )?;
+        let ones = block.count_ones() as usize;
+        check(Op::Hadamard, "ones in the block's length", 1, ones)?;
         check(Op::Hadamard, "partial block", 0, x.width % block)?;
-        let (width, n_rows) = (x.width, self.step.counts.n_rows);
-        ops::hadamard(
-            self.kernels,
-            &mut self.pool,
-            x.rows_mut(n_rows),
-            width,
-            block,
-        )
+        let (width, pool) = (x.width, &mut self.pool);
+        let rows = x.rows_mut(self.step.counts.n_rows);
+        ops::hadamard(self.kernels, pool, rows, width, block)
     }
 
     fn kv_store(&mut self, kv: &mut CpuKv, k: &CpuBuffer, v: &CpuBuffer) -> Result<()> {
@@ -426,32 +417,15 @@ impl Backend for CpuBackend {
     }
 
     fn copy_page(&mut self, kv: &mut CpuKv, from: PageId, to: PageId) -> Result<()> {
-        let from = kv.page_range(Op::CopyPage, from)?;
-        let to = kv.page_range(Op::CopyPage, to)?.start;
-        kv.k.as_mut_slice().copy_within(from.clone(), to);
-        kv.v.as_mut_slice().copy_within(from, to);
-        Ok(())
+        kv.copy_page(from, to)
     }
 
     fn export_page(&mut self, dst: &mut Vec<u8>, kv: &CpuKv, page: PageId) -> Result<()> {
-        let range = kv.page_range(Op::ExportPage, page)?;
-        dst.extend_from_slice(&kv.k.as_slice()[range.clone()]);
-        dst.extend_from_slice(&kv.v.as_slice()[range]);
-        Ok(())
+        kv.export_page(dst, page)
     }
 
     fn import_page(&mut self, kv: &mut CpuKv, page: PageId, src: &[u8]) -> Result<()> {
-        let range = kv.page_range(Op::ImportPage, page)?;
-        check(
-            Op::ImportPage,
-            "bytes of a page",
-            2 * range.len(),
-            src.len(),
-        )?;
-        let (k, v) = src.split_at(range.len());
-        kv.k.as_mut_slice()[range.clone()].copy_from_slice(k);
-        kv.v.as_mut_slice()[range].copy_from_slice(v);
-        Ok(())
+        kv.import_page(page, src)
     }
 
     fn attention(

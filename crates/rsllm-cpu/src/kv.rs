@@ -9,6 +9,7 @@ use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use rsllm_tensor::{BackendError, KvLayout, KvType, Op, PageId};
 
+use crate::backend::check;
 use crate::memory::{Aligned, Allocator};
 
 /// A layer's KV store.
@@ -57,8 +58,40 @@ impl CpuKv {
         }
     }
 
+    /// Page `from` to page `to`.
+    pub(crate) fn copy_page(&mut self, from: PageId, to: PageId) -> Result<(), BackendError> {
+        let from = self.page_range(Op::CopyPage, from)?;
+        let to = self.page_range(Op::CopyPage, to)?.start;
+        self.k.as_mut_slice().copy_within(from.clone(), to);
+        self.v.as_mut_slice().copy_within(from, to);
+        Ok(())
+    }
+
+    /// Appends a page's bytes, K then V.
+    pub(crate) fn export_page(&self, dst: &mut Vec<u8>, page: PageId) -> Result<(), BackendError> {
+        let range = self.page_range(Op::ExportPage, page)?;
+        dst.extend_from_slice(&self.k.as_slice()[range.clone()]);
+        dst.extend_from_slice(&self.v.as_slice()[range]);
+        Ok(())
+    }
+
+    /// Fills a page from what [`Self::export_page`] gave.
+    pub(crate) fn import_page(&mut self, page: PageId, src: &[u8]) -> Result<(), BackendError> {
+        let range = self.page_range(Op::ImportPage, page)?;
+        check(
+            Op::ImportPage,
+            "bytes of a page",
+            2 * range.len(),
+            src.len(),
+        )?;
+        let (k, v) = src.split_at(range.len());
+        self.k.as_mut_slice()[range.clone()].copy_from_slice(k);
+        self.v.as_mut_slice()[range].copy_from_slice(v);
+        Ok(())
+    }
+
     /// Bytes of a page in K and in V.
-    pub(crate) fn page_range(&self, op: Op, page: PageId) -> Result<Range<usize>, BackendError> {
+    fn page_range(&self, op: Op, page: PageId) -> Result<Range<usize>, BackendError> {
         let (page, n_pages) = (page as usize, self.layout.n_pages);
         if page >= n_pages {
             return Err(BackendError::Shape {
