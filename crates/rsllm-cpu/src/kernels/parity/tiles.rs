@@ -20,7 +20,10 @@ fn tiles_hold_rounded_weights_and_give_their_products() {
         let Some(tiles) = table.tiles else { continue };
         for ty in WEIGHT_TYPES {
             let Some(unpack) = (tiles.unpack)(ty) else {
-                assert!(ty == GgmlType::F32, "others take tiles");
+                assert!(
+                    matches!(ty, GgmlType::F32 | GgmlType::F16),
+                    "others take tiles"
+                );
                 continue;
             };
             let row_len = if ty.block_len() == 256 { 512 } else { 96 };

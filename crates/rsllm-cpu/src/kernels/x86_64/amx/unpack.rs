@@ -17,10 +17,9 @@ use crate::kernels::x86_64::avx512::{
 };
 use crate::kernels::{TILE, UnpackTiles};
 
-/// The kernel for weights of type `ty`; `None` for F32, whose product stays exact. F16 loses three bits, as scales times codes do.
+/// The kernel for weights of type `ty`; `None` for those that have more bits than bf16 keeps: their product stays f32.
 pub(super) fn of_type(ty: GgmlType) -> Option<UnpackTiles> {
     Some(match ty {
-        GgmlType::F16 => f16,
         GgmlType::BF16 => bf16,
         GgmlType::Q4_0 => q4_0,
         GgmlType::Q4_1 => q4_1,
@@ -44,11 +43,6 @@ fn q2_k(row: &[u8], tiles: &mut [u16]) {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
 fn q3_k(row: &[u8], tiles: &mut [u16]) {
     q3_k::each(row, |at, values| put(tiles, at, values));
-}
-
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
-fn f16(row: &[u8], tiles: &mut [u16]) {
-    wide::each_f16(row, |at, values| put(tiles, at, values));
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]

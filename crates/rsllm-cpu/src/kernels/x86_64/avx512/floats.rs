@@ -44,13 +44,6 @@ pub(super) fn unpack_bf16(blocks: &[u8], out: &mut [f32]) {
 /// Calls `put` with the place and the values of each sixteen; the last ones are filled up with zeros.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(in crate::kernels::x86_64) fn each_f16(row: &[u8], put: impl FnMut(usize, __m512)) {
-    each::<32>(row, |bytes| _mm512_cvtph_ps(load256::<0, _>(bytes)), put);
-}
-
-/// As [`each_f16`].
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(in crate::kernels::x86_64) fn each_bf16(row: &[u8], put: impl FnMut(usize, __m512)) {
     each::<32>(row, |bytes| widen_bf16(bytes), put);
 }
