@@ -90,7 +90,8 @@ async def test_a_runner_plans_loads_answers_and_stops(make: Make) -> None:
     assert len(await runner.embed([[1], [2]], {})) == 32
     assert await runner.ping() < 10
     stats = await runner.stats()
-    assert stats["metrics"] == {"running": 0, "pages": 100, "page_len": 1, "pages_free": 98, "pages_cached": 1}
+    pages = {"pages": 100, "page_len": 1, "pages_free": 99, "pages_cached": 1}
+    assert stats["metrics"] == {"running": 0, "batch_sizes": [[1, 3], [None, 2]], **pages}
     assert stats["process"]["cpu_seconds"] > 0
     assert stats["process"]["resident_bytes"] > stats["process"]["own_bytes"] > 1 << 20
     pid = runner.pid
