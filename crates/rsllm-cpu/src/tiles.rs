@@ -136,16 +136,8 @@ impl Matmul<'_> {
             n: n_tokens,
             rows: None,
         };
-        let packed = &mut self.scratch.tile_packed.as_mut_slice()[..packed_len(n_tokens, row_len)];
-        pack(self.pool, tiles, tokens, row_len, packed)?;
-        let mut product = Product {
-            tiles,
-            pool: self.pool,
-            threads: &mut self.scratch.tiles,
-            packed,
-            n_tokens,
-        };
-        product.run(targets, None)
+        let (threads, packed) = (&mut self.scratch.tiles, &mut self.scratch.tile_packed);
+        Product::of(tiles, self.pool, threads, packed, tokens, row_len)?.run(targets, None)
     }
 
     /// The tile unit and whether a gated FFN of prompt rows fits it as one operation.
@@ -171,20 +163,12 @@ impl Matmul<'_> {
         tokens: Tokens<'_>,
         places: Option<&[u32]>,
     ) -> Result<(), WorkerPanicked> {
-        let n_tokens = tokens.n;
         let row_len = inner.gate.weight.row_len;
-        let packed = &mut self.scratch.tile_packed.as_mut_slice()[..packed_len(n_tokens, row_len)];
-        pack(self.pool, tiles, tokens, row_len, packed)?;
         // What the f32 product would pack to; it has no part in this one.
         let hidden: &mut [u16] = bytemuck::cast_slice_mut(self.scratch.packed.as_mut_slice());
-        let hidden = &mut hidden[..packed_len(n_tokens, target.weight.row_len)];
-        let mut product = Product {
-            tiles,
-            pool: self.pool,
-            threads: &mut self.scratch.tiles,
-            packed,
-            n_tokens,
-        };
+        let hidden = &mut hidden[..packed_len(tokens.n, target.weight.row_len)];
+        let (threads, packed) = (&mut self.scratch.tiles, &mut self.scratch.tile_packed);
+        let mut product = Product::of(tiles, self.pool, threads, packed, tokens, row_len)?;
         product.run_gated(
             inner,
             self.kernels.elementwise.gate(inner.activation),
@@ -250,7 +234,27 @@ struct Product<'a> {
     n_tokens: usize,
 }
 
-impl Product<'_> {
+impl<'a> Product<'a> {
+    /// Of these tokens, which are packed for it.
+    fn of(
+        tiles: &'static Tiles,
+        pool: &'a mut ThreadPool,
+        threads: &'a mut [TileScratch],
+        packed: &'a mut Aligned<u16>,
+        tokens: Tokens<'_>,
+        row_len: usize,
+    ) -> Result<Self, WorkerPanicked> {
+        let packed = &mut packed.as_mut_slice()[..packed_len(tokens.n, row_len)];
+        pack(pool, tiles, tokens, row_len, packed)?;
+        Ok(Self {
+            tiles,
+            pool,
+            threads,
+            packed,
+            n_tokens: tokens.n,
+        })
+    }
+
     fn run(
         &mut self,
         targets: &mut [Target<'_>],

@@ -227,44 +227,35 @@ unsafe fn next_left(a0: *const u16, a1: *const u16) {
     }
 }
 
-/// Two halves of rows by two groups of tokens.
-#[inline(always)]
-unsafe fn step_four(a0: *const u16, a1: *const u16, b0: *const u16, b1: *const u16) {
-    // SAFETY: the caller's pointers are good for 1,024 bytes each.
-    unsafe {
+/// Two halves of rows by two groups of tokens, which `$load` loads.
+macro_rules! two_by_two {
+    ($load:literal, $a0:expr, $a1:expr, $b0:expr, $b1:expr) => {
         asm!(
-            "tileloadd tmm6, [{b0} + {row}*1]",
+            concat!($load, " tmm6, [{b0} + {row}*1]"),
             "tileloadd tmm4, [{a0} + {row}*1]",
             "tdpbf16ps tmm0, tmm4, tmm6",
-            "tileloadd tmm7, [{b1} + {row}*1]",
+            concat!($load, " tmm7, [{b1} + {row}*1]"),
             "tdpbf16ps tmm1, tmm4, tmm7",
             "tileloadd tmm5, [{a1} + {row}*1]",
             "tdpbf16ps tmm2, tmm5, tmm6",
             "tdpbf16ps tmm3, tmm5, tmm7",
-            a0 = in(reg) a0, a1 = in(reg) a1, b0 = in(reg) b0, b1 = in(reg) b1, row = in(reg) 64usize,
+            a0 = in(reg) $a0, a1 = in(reg) $a1, b0 = in(reg) $b0, b1 = in(reg) $b1, row = in(reg) 64usize,
             options(nostack, readonly),
-        );
-    }
+        )
+    };
+}
+
+#[inline(always)]
+unsafe fn step_four(a0: *const u16, a1: *const u16, b0: *const u16, b1: *const u16) {
+    // SAFETY: the caller's pointers are good for 1,024 bytes each.
+    unsafe { two_by_two!("tileloadd", a0, a1, b0, b1) }
 }
 
 /// As [`step_four`], with a hint that the groups of tokens go by while the rows stay: those then keep their place in L1.
 #[inline(always)]
 unsafe fn step_passing(a0: *const u16, a1: *const u16, b0: *const u16, b1: *const u16) {
     // SAFETY: the caller's pointers are good for 1,024 bytes each.
-    unsafe {
-        asm!(
-            "tileloaddt1 tmm6, [{b0} + {row}*1]",
-            "tileloadd tmm4, [{a0} + {row}*1]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "tileloaddt1 tmm7, [{b1} + {row}*1]",
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            "tileloadd tmm5, [{a1} + {row}*1]",
-            "tdpbf16ps tmm2, tmm5, tmm6",
-            "tdpbf16ps tmm3, tmm5, tmm7",
-            a0 = in(reg) a0, a1 = in(reg) a1, b0 = in(reg) b0, b1 = in(reg) b1, row = in(reg) 64usize,
-            options(nostack, readonly),
-        );
-    }
+    unsafe { two_by_two!("tileloaddt1", a0, a1, b0, b1) }
 }
 
 /// Two halves of rows by one group of tokens.
