@@ -29,9 +29,9 @@ from tests.support.fake_server import fake_server
 VERSION = "4.32.5"
 MODELS: dict[str, dict[str, Any]] = {"tiny": {"pieces": 3}}
 NAMES = {"enum": ["tiny", "tiny:latest", "nosuch"]}
-SHOWN = {"enum": ["real", "nosuch"]}
-# The one with a real file is not to be written over.
+# The model that answers is not to be written over.
 MADE = {"enum": ["made", "made:other", "somebody/made", "a b"]}
+SHOWN = {"enum": [*NAMES["enum"], *MADE["enum"]]}
 ASK_A_MODEL = (
     "Generate", "Chat", "Embed", "OldEmbed", "OpenAIChat", "OpenAICompletion", "OpenAIEmbed", "OpenAIResponse",
     "Message", "MessageCount",
@@ -84,7 +84,7 @@ def main() -> int:
     program = environment()
     with (
         tempfile.TemporaryDirectory() as name,
-        fake_server(Path(name), MODELS, real="real", environment={"RSLLM_MAX_BODY": "1M"}) as (process, port),
+        fake_server(Path(name), MODELS, environment={"RSLLM_MAX_BODY": "1M"}) as (process, port),
     ):
         url = f"http://127.0.0.1:{port}"
         with urllib.request.urlopen(f"{url}/openapi.json") as reply:

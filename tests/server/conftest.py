@@ -1,7 +1,7 @@
 """The application with a store on disk and runners that run no model.
 
-A model's weights are a file whose text is the behaviour of a fake runner, so all but the numbers is as in earnest: the
-store, the pool, its child processes, the protocol.
+A model's weights are a small GGUF that tells a fake runner how to behave, so all but the numbers is as in earnest: the
+files, the store, the pool, its child processes, the protocol.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from rsllm.server.service import Services
 from rsllm.store.manifest import Layer, Manifest, MediaType
 from rsllm.store.name import ModelName
 from rsllm.store.store import Store
+from tests.support.fake_models import fake_gguf
 from tests.support.fake_runner import COMMAND, fake_path
 
 CHATML = (
@@ -43,13 +44,12 @@ class Bench:
 
     def __init__(self, root: Path, **settings: Any) -> None:
         self.store = Store(root / "models")
-        self.metadata: dict[str, Mapping[str, Any]] = {}
         environment = {"HOME": str(root), "OLLAMA_MODELS": str(root / "models"), **settings.pop("environment", {})}
         self.config = Config.from_environment(environment)
         seconds = self.config.request_seconds
         rules = Settings(**settings)
         self.pool = RunnerPool(rules, command=COMMAND, available_bytes=lambda: 10**12, request_seconds=seconds)
-        self.services = Services(self.config, Models(self.store, self._metadata), self.pool)
+        self.services = Services(self.config, Models(self.store), self.pool)
         self.app = create_app(self.services)
 
     def add(
@@ -62,22 +62,17 @@ class Bench:
         config: Mapping[str, Any] | None = None,
     ) -> str:
         """Put a model into the store; the path of its weights. `layers` maps media types to texts."""
-        content = "GGUF" + fake_path(**(behaviour or {}))
+        content = fake_gguf(fake_path(**(behaviour or {})), METADATA if metadata is None else metadata)
         entries = [self._layer(MediaType.MODEL, content)]
-        entries += [self._layer(kind, text) for kind, text in (layers or {}).items()]
+        entries += [self._layer(kind, text.encode()) for kind, text in (layers or {}).items()]
         described = {"model_format": "gguf", "model_family": "fake", "model_type": "1B", "file_type": "F16"}
-        head = self._layer(MediaType.CONFIG, json.dumps({**described, **(config or {})}))
+        head = self._layer(MediaType.CONFIG, json.dumps({**described, **(config or {})}).encode())
         self.store.write_manifest(ModelName.parse(name), Manifest.build(head, entries).raw)
-        path = str(self.store.blob_path(entries[0].digest))
-        self.metadata[path] = METADATA if metadata is None else metadata
-        return path
+        return str(self.store.blob_path(entries[0].digest))
 
-    def _layer(self, kind: str, text: str) -> Layer:
-        digest, size = self.store.add_blob([text.encode()])
+    def _layer(self, kind: str, content: bytes) -> Layer:
+        digest, size = self.store.add_blob([content])
         return Layer(kind, digest, size)
-
-    def _metadata(self, path: str) -> Mapping[str, Any]:
-        return self.metadata[path]
 
 
 @pytest.fixture

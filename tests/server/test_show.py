@@ -107,7 +107,9 @@ async def test_mistakes(client: httpx2.AsyncClient, body: dict[str, Any], status
 
 
 async def test_a_damaged_file_is_an_error_without_its_folder(client: httpx2.AsyncClient, bench: Bench) -> None:
-    response = await client.post("/api/show", json={"model": "tiny"})  # no GGUF, but the behaviour of a fake
+    path = Path(bench.add())
+    path.write_bytes(path.read_bytes()[:100])
+    response = await client.post("/api/show", json={"model": "tiny"})
     assert response.status_code == 500
     assert response.json()["kind"] == "GgufError"
     assert str(bench.store.root) not in response.text

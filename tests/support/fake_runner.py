@@ -1,7 +1,7 @@
 """A runner without a model: the worker with an engine in memory, for all that is not about tokens.
 
 `python -m tests.support.fake_runner --fd N --parent PID` takes as model path `fake:` and a JSON object, the behaviour,
-or a file that holds just that, after the GGUF at its begin where it has one:
+or a file that holds just that, or a GGUF of `fake_models` that has it in its metadata:
 
     pieces          how many pieces a sequence has (null: as many as max_tokens asks for, or no end)
     text            the text of a piece; each 25th has a full stop behind it
@@ -233,7 +233,10 @@ class FakeGeneration:
 
 def read(path: str) -> dict[str, Any]:
     if os.path.isfile(path):
-        path = Path(path).read_text(encoding="utf-8").removeprefix("GGUF")
+        from tests.support.fake_models import behaviour_text  # found once the process knows of this folder
+
+        content = Path(path).read_bytes()
+        path = behaviour_text(content) if content.startswith(b"GGUF") else content.decode()
     if not path.startswith("fake:"):
         raise FileNotFoundError(2, "No such file or directory", path)
     behaviour: dict[str, Any] = json.loads(path.removeprefix("fake:"))

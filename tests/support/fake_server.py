@@ -21,8 +21,6 @@ from pathlib import Path
 from typing import Any
 
 from rsllm.server.main import Server, server_settings
-from rsllm.store.manifest import Layer, Manifest, MediaType
-from rsllm.store.name import ModelName
 from rsllm.store.progress import Progress
 from tests.server.conftest import Bench
 
@@ -36,13 +34,10 @@ def main() -> None:
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--models", type=json.loads, default={"tiny": {}})
     parser.add_argument("--parallel", type=int)
-    parser.add_argument("--real", metavar="NAME", help="a model with a real file beside them, to be shown")
     arguments = parser.parse_args()
     bench = Bench(arguments.folder, parallel=arguments.parallel, environment=dict(os.environ))
     for name, behaviour in arguments.models.items():
         bench.add(name, behaviour)
-    if arguments.real:
-        _add_real(bench, arguments.real, arguments.folder)
     bench.services.pull = bench.services.push = _transfer
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", arguments.port))
@@ -51,16 +46,6 @@ def main() -> None:
         listener.listen(1024)  # who connects now waits until the server is there
         print(port, flush=True)
         server.run([listener])
-
-
-def _add_real(bench: Bench, name: str, folder: Path) -> None:
-    from tests.support import tiny_models
-
-    digest, size = bench.store.add_blob(tiny_models.write(folder / "real.gguf", tiny_models.SHAPES["llama"]))
-    config, config_size = bench.store.add_blob([b'{"model_format":"gguf"}'])
-    head = Layer(MediaType.CONFIG, config, config_size)
-    manifest = Manifest.build(head, [Layer(MediaType.MODEL, digest, size)])
-    bench.store.write_manifest(ModelName.parse(name), manifest.raw)
 
 
 async def _transfer(store: Any, name: Any, *, insecure: bool, typed: bool) -> AsyncIterator[Progress]:
@@ -73,7 +58,6 @@ def fake_server(
     models: Mapping[str, Any],
     *,
     parallel: int | None = None,
-    real: str | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """Start one, and end it at the end of the block: its process, and its port."""
@@ -88,8 +72,6 @@ def fake_server(
     ]
     if parallel is not None:
         command += ["--parallel", str(parallel)]
-    if real is not None:
-        command += ["--real", real]
     with (
         (folder / "server.log").open("w") as log,
         subprocess.Popen(

@@ -287,14 +287,22 @@ class TensorData:
 
 
 class GgufFile:
-    """Only what `show` and the import of a model look at: the file begins with the magic number."""
+    """Only what `show` and the import of a model look at: the file begins with the magic number, and has no version.
 
-    def __init__(self, path: str, *, mmap: bool = True) -> None:
+    A file with a version is read in earnest.
+    """
+
+    def __new__(cls, path: str, *, mmap: bool = True) -> Any:
+        from rsllm import _core
         from rsllm.errors import GgufError
 
         with open(path, "rb") as file:
-            if file.read(4) != b"GGUF":
-                raise GgufError(f"{path} is not a GGUF file", file=path, field="magic", expected="GGUF")
+            begin = file.read(8)
+        if not begin.startswith(b"GGUF"):
+            raise GgufError(f"{path} is not a GGUF file", file=path, field="magic", expected="GGUF")
+        return _core.GgufFile(path, mmap=mmap) if any(begin[4:]) else super().__new__(cls)
+
+    def __init__(self, path: str, *, mmap: bool = True) -> None:
         self.version, self.alignment, self.files, self.file_bytes = 3, 32, [path], 4000
 
     def metadata(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -99,9 +99,8 @@ class Served:
 class Models:
     """The store's models, for requests. Its work on disk is done in threads."""
 
-    def __init__(self, store: Store, metadata: Callable[[str], Mapping[str, Any]] | None = None) -> None:
+    def __init__(self, store: Store) -> None:
         self.store = store
-        self._metadata = metadata or read_metadata
         self._facts: OrderedDict[tuple[str, int, int], Facts] = OrderedDict()
 
     async def find(self, asked: str, *, go_template: bool | None = None) -> Served:
@@ -140,7 +139,7 @@ class Models:
         key = (path, status.st_mtime_ns, status.st_size)
         facts = self._facts.get(key)
         if facts is None:
-            facts = self._facts[key] = facts_from(self._metadata(path))
+            facts = self._facts[key] = facts_from(read_metadata(path))
             while len(self._facts) > _KEPT:
                 self._facts.popitem(last=False)
         return facts
