@@ -87,7 +87,9 @@ async def test_models_and_one_of_them(client: httpx2.AsyncClient, bench: Bench) 
     for asked in ("tiny", "tiny:latest", "hf.co/someone/thing:q4", "hf.co%2Fsomeone%2Fthing:q4"):
         reply = await client.get(f"/v1/models/{asked}")
         assert reply.status_code == 200 and reply.json()["id"] == asked.replace("%2F", "/")
-    assert (await client.get("/v1/models/nothing")).status_code == 404
+    for asked in ("nothing", "two%0Alines", "a%0D%0A/b"):
+        reply = await client.get(f"/v1/models/{asked}")
+        assert reply.status_code in (400, 404) and reply.json()["error"]["message"], asked
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def test_every_route_that_is_mounted_is_described_and_no_other(bench: Bench) -> 
         methods = set(route.methods)  # type: ignore[attr-defined]
         if "GET" in methods:
             methods.discard("HEAD")
-        mounted |= {(method, route.path.replace(":path}", "}")) for method in methods}  # type: ignore[attr-defined]
+        mounted |= {(method, route.path.replace(":name}", "}")) for method in methods}  # type: ignore[attr-defined]
     assert {(operation.method, operation.path) for operation in OPERATIONS} == mounted
 
 

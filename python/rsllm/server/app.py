@@ -8,6 +8,7 @@ import importlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
 from starlette.applications import Starlette
+from starlette.convertors import CONVERTOR_TYPES, StringConvertor
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
@@ -27,6 +28,18 @@ OLLAMA_VERSION = "0.33.0"
 """What `/api/version` says: clients compare it with the features they want, so it names the routes' level, not ours."""
 
 Handler = Callable[[Request], Awaitable[Response]]
+
+
+class _Name(StringConvertor):
+    """The rest of a path as the name of a model, whatever it is: that there is no such model is the handler's to say.
+
+    Starlette's `path` does not take line breaks.
+    """
+
+    regex = "(?s:.*)"
+
+
+CONVERTOR_TYPES["name"] = _Name()
 
 
 def create_app(services: Services, *, rules: Rules | None = None, spans: Spans | None = None) -> Starlette:
@@ -91,7 +104,7 @@ def _routes() -> list[Route]:
         _route("POST", "/v1/messages", "dialects:messages"),
         _route("POST", "/v1/messages/count_tokens", "dialects:count_tokens"),
         _route("GET", "/v1/models", "dialects:models"),
-        _route("GET", "/v1/models/{model:path}", "dialects:model"),
+        _route("GET", "/v1/models/{model:name}", "dialects:model"),
     ]
 
 
