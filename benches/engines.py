@@ -72,7 +72,10 @@ class Measurement:
 class Worker:
     """One process with one loaded model. Stopped except during a call."""
 
-    def __init__(self, spec: EngineSpec, model: Path, threads: int, context: int, timeout_seconds: float) -> None:
+    def __init__(
+        self, spec: EngineSpec, model: Path, threads: int, context: int, timeout_seconds: float, **load: Any
+    ) -> None:
+        """Starts and loads; `load` has arguments that the engine's own `load` takes besides."""
         self.spec = spec
         self.timeout_seconds = timeout_seconds
         self._log = tempfile.TemporaryFile()
@@ -89,7 +92,7 @@ class Worker:
             text=True,
         )
         try:
-            self.loaded = self.call("load", model=str(model), threads=threads, context=context).answer
+            self.loaded = self.call("load", model=str(model), threads=threads, context=context, **load).answer
         except EngineError:
             self.close()
             raise

@@ -2,7 +2,7 @@
 
 A worker is a process of one engine in that engine's own environment, so this module needs the standard library alone.
 An engine is a class with `load`, `prefill` and `decode`, each of which times itself: pipes and JSON are never in a
-figure.
+figure. One that batches requests may have `streams` too.
 """
 
 from __future__ import annotations
@@ -40,10 +40,8 @@ def serve(engine: Engine) -> None:
                 start = time.perf_counter()
                 answer = engine.load(**request)
                 answer["seconds"] = time.perf_counter() - start
-            elif call == "prefill":
-                answer = engine.prefill(**request)
             else:
-                answer = engine.decode(**request)
+                answer = getattr(engine, call)(**request)
             reply = {"ok": answer | {"memory": memory()}}
         except Exception:
             reply = {"error": traceback.format_exc()}
