@@ -2,14 +2,17 @@
 
     python -m benches.compare MODEL.gguf                           every engine that is installed
     python -m benches.compare MODEL.gguf --engines rsllm,llama-avx2 --threads 2 --repetitions 5
-    python -m benches.compare MODEL.gguf --resume                  only what the record does not have yet
-    python -m benches.compare MODEL.gguf --show                    the tables of the record, nothing run
+    python -m benches.compare MODEL.gguf --no-limited              without rsllm limited to lesser instruction sets
+    python -m benches.compare MODEL.gguf --resume                  only what the newest record does not have yet
+    python -m benches.compare MODEL.gguf --show                    the tables of the newest record, nothing run
 
 Run it with an interpreter that has rsllm installed as users get it (release profile). Engines take turns within each
 repetition, and all others are stopped meanwhile; a run during which other processes used more than a fifth of a core is
-repeated, twice at most, and marked when it stays so. The record is one JSON file a model and day under
-`benches/record/<machine>/`; it is written after every repetition, so an interrupted comparison goes on with `--resume`.
-Sessions differ more than repetitions do: compare figures of one record only.
+repeated, twice at most, and marked when it stays so. There are seven repetitions where one takes an engine under five
+seconds, else three. The record is one JSON file a model and day under `benches/record/<machine>/`; it is written after
+every repetition, so an interrupted comparison goes on with `--resume`, as does one whose engines were not all built.
+Sessions differ more than repetitions do: compare figures of one record only. The rows of rsllm limited to an
+instruction set are worth their time on one file of each weight type.
 """
 
 from __future__ import annotations
@@ -22,12 +25,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benches.engines import ENGINES, EngineError, Worker
-from benches.record import Record, machine, record_path
+from benches.record import Record, machine, newest_record_path, record_path
 from benches.tables import print_tables
 
 FOREIGN_CORES = 0.2
 REPEATS = 2
 TIMEOUT_SECONDS = 900
+SHORT_SECONDS = 5.0
+REPETITIONS_IF_SHORT, REPETITIONS = 7, 3
 
 
 @dataclass(frozen=True)
@@ -44,23 +49,40 @@ class Cell:
         return f"{self.kind} {self.tokens}" + (f" at {self.depth}" if self.depth else "")
 
 
-CELLS = (Cell("prefill", 128), Cell("prefill", 512), Cell("decode", 64), Cell("decode", 64, 2048))
+CELLS = (
+    Cell("prefill", 128),
+    Cell("prefill", 512),
+    Cell("prefill", 2048),
+    Cell("decode", 64),
+    Cell("decode", 64, 2048),
+)
 
 
 def main() -> int:
     """Runs the comparison and prints the tables."""
     arguments = parse_arguments()
-    path = arguments.record or record_path(arguments.model, datetime.now(UTC).date())
-    if arguments.show or arguments.resume:
-        record = Record.read(path)
-    else:
-        record = Record.new(path, arguments.model)
+    record = open_record(arguments)
     if not arguments.show:
         for threads in arguments.threads:
             compare(record, arguments, threads)
     print_tables(record)
-    print(f"\n{path}")
+    print(f"\n{record.path}")
     return 0
+
+
+def open_record(arguments: argparse.Namespace) -> Record:
+    """The one to go on with, or a new one."""
+    if arguments.show or arguments.resume:
+        path = arguments.record or newest_record_path(arguments.model)
+        if path is not None and path.exists():
+            record = Record.read(path)
+            if arguments.resume and (first := record.resume()):
+                say(f"{path} began with commit {first}: figures of different builds stand beside each other in it")
+            return record
+        say(f"there is no record of {arguments.model.name}" + (f" at {path}" if path else ""))
+        if arguments.show:
+            raise SystemExit(1)
+    return Record.new(arguments.record or record_path(arguments.model, datetime.now(UTC).date()), arguments.model)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -72,7 +94,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--engines", help=f"of {', '.join(ENGINES)}; separated by commas")
     parser.add_argument("--threads", default="1,2", help="thread counts, separated by commas")
     parser.add_argument("--cells", default=",".join(cell.name for cell in CELLS), help="tests, separated by commas")
-    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--repetitions", type=int, help="of every test (default: 7 of those under 5 s, else 3)")
+    parser.add_argument("--no-limited", action="store_true", help="no rows of rsllm without AMX, or with AVX2 at most")
     parser.add_argument("--resume", action="store_true", help="add to the record what it does not have yet")
     parser.add_argument("--show", action="store_true", help="only print the record")
     parser.add_argument("--record", type=Path, help="the record's file, when not the usual one")
@@ -85,6 +108,8 @@ def parse_arguments() -> argparse.Namespace:
         parser.error(f"no such test: {', '.join(unknown)}; there are {', '.join(cells)}")
     arguments.cells = [cells[name] for name in wanted]
     names = arguments.engines.split(",") if arguments.engines else list(ENGINES)
+    if arguments.no_limited:
+        names = [name for name in names if name not in ENGINES or not ENGINES[name].isa]
     if unknown := [name for name in names if name not in ENGINES]:
         parser.error(f"no such engine: {', '.join(unknown)}; there are {', '.join(ENGINES)}")
     arguments.engines = [ENGINES[name] for name in names if ENGINES[name].python.exists()]
@@ -100,20 +125,37 @@ def compare(record: Record, arguments: argparse.Namespace, threads: int) -> None
     workers = dict(load(record, arguments, threads, context))
     try:
         for cell in arguments.cells:
-            for _ in range(arguments.repetitions):
-                for name, worker in list(workers.items()):
-                    if record.count(cell.name, threads, name) >= arguments.repetitions:
-                        continue
-                    try:
-                        measure(record, cell, threads, worker)
-                    except EngineError as error:
-                        say(str(error))
-                        record.note(name, f"{cell.name}, {threads} threads: {last_line(error)}")
-                        workers.pop(name).close()
+            while repeat(record, cell, threads, workers, arguments.repetitions):
                 record.write()
     finally:
+        record.write()
         for worker in workers.values():
             worker.close()
+
+
+def repeat(record: Record, cell: Cell, threads: int, workers: dict[str, Worker], repetitions: int | None) -> bool:
+    """One repetition of a cell by every engine that has some left to do; whether there was one.
+
+    An engine that fails is noted and leaves `workers`.
+    """
+    asked = [name for name in workers if missing(record, cell, threads, name, repetitions)]
+    for name in asked:
+        try:
+            measure(record, cell, threads, workers[name])
+        except EngineError as error:
+            say(str(error))
+            record.note(name, f"{cell.name}, {threads} threads: {last_line(error)}")
+            workers.pop(name).close()
+    return bool(asked)
+
+
+def missing(record: Record, cell: Cell, threads: int, engine: str, repetitions: int | None) -> bool:
+    """Whether the record has too few repetitions of a cell."""
+    runs = record.runs(cell.name, threads, engine)
+    if repetitions is None:
+        longest = max((run.get("wall_seconds", run["seconds"]) for run in runs), default=0.0)
+        repetitions = REPETITIONS_IF_SHORT if longest < SHORT_SECONDS else REPETITIONS
+    return len(runs) < repetitions
 
 
 def load(record: Record, arguments: argparse.Namespace, threads: int, context: int) -> Iterator[tuple[str, Worker]]:
@@ -122,7 +164,7 @@ def load(record: Record, arguments: argparse.Namespace, threads: int, context: i
         while file.read(1 << 24):
             pass
     for spec in arguments.engines:
-        if all(record.count(cell.name, threads, spec.name) >= arguments.repetitions for cell in arguments.cells):
+        if not any(missing(record, cell, threads, spec.name, arguments.repetitions) for cell in arguments.cells):
             continue
         try:
             worker = Worker(spec, arguments.model, threads, context, TIMEOUT_SECONDS)

@@ -63,10 +63,11 @@ class EngineError(RuntimeError):
 
 @dataclass
 class Measurement:
-    """A worker's answer, and how many cores other processes used meanwhile."""
+    """A worker's answer, how many cores other processes used meanwhile, and how long the whole call took."""
 
     answer: dict[str, Any]
     foreign_cores: float = field(default=0.0)
+    wall_seconds: float = field(default=0.0)
 
 
 class Worker:
@@ -115,11 +116,11 @@ class Worker:
         if not line:
             raise EngineError(f"{self.spec.name} ended with status {self._child.wait()} in `{call}`: {self._tail()}")
         reply = json.loads(line)
-        foreign = self._foreign_cores(before)
+        wall, foreign = self._foreign_cores(before)
         self._signal(signal.SIGSTOP)
         if "error" in reply:
             raise EngineError(f"{self.spec.name}: {reply['error']}")
-        return Measurement(reply["ok"], foreign)
+        return Measurement(reply["ok"], foreign, wall)
 
     def close(self) -> None:
         """Ends the process."""
@@ -153,6 +154,7 @@ class Worker:
             pass
         return os.times().elapsed, busy / TICKS_PER_SECOND, own / TICKS_PER_SECOND
 
-    def _foreign_cores(self, before: tuple[float, float, float]) -> float:
+    def _foreign_cores(self, before: tuple[float, float, float]) -> tuple[float, float]:
+        """Seconds since `before`, and how many cores others have used in them."""
         wall, busy, own = (after - earlier for after, earlier in zip(self._times(), before, strict=True))
-        return max(0.0, busy - own) / max(wall, 0.05)
+        return wall, max(0.0, busy - own) / max(wall, 0.05)

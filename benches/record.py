@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import glob
 import json
 import os
 import platform
@@ -22,7 +23,8 @@ class Record:
     """What was measured, as it stands in the file.
 
     `cells` maps test, then threads, then engine to a list of repetitions of `seconds`, `tokens`, `foreign_cores`,
-    and for decoding by rsllm `read_bytes_per_second`, the most that plain loops read at that time.
+    `wall_seconds` (of the whole call, with what is not measured), and for decoding by rsllm `read_bytes_per_second`,
+    the most that plain loops read at that time.
     """
 
     path: Path
@@ -46,16 +48,22 @@ class Record:
         """The record in the file."""
         return cls(path, json.loads(path.read_text()))
 
+    def resume(self) -> str | None:
+        """Notes that the comparison goes on; the commit it began with where this is another one."""
+        first: str = self.data["commit"]
+        if (now := commit()) == first:
+            return None
+        more = self.data.setdefault("later_commits", [])
+        if now not in more:
+            more.append(now)
+        return first
+
     def write(self) -> None:
         """Replaces the file in one step."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         beside = self.path.with_suffix(".tmp")
         beside.write_text(json.dumps(self.data, indent=1) + "\n")
         os.replace(beside, self.path)
-
-    def count(self, cell: str, threads: int, engine: str) -> int:
-        """How many repetitions there are."""
-        return len(self.runs(cell, threads, engine))
 
     def runs(self, cell: str, threads: int, engine: str) -> list[dict[str, Any]]:
         """The repetitions of one cell."""
@@ -70,6 +78,7 @@ class Record:
             "seconds": round(answer["seconds"], 6),
             "tokens": answer["tokens"],
             "foreign_cores": round(found.foreign_cores, 2),
+            "wall_seconds": round(found.wall_seconds, 2),
         }
         if "read_bytes_per_second" in answer:
             run["read_bytes_per_second"] = round(answer["read_bytes_per_second"])
@@ -82,6 +91,7 @@ class Record:
         """Adds what a worker said when it had loaded the model."""
         entry = self._engine(engine)
         entry["load_seconds"].append(round(loaded["seconds"], 3))
+        entry.setdefault("first_token_seconds", []).append(round(loaded["first_token_seconds"], 3))
         entry["version"] = loaded["version"]
         entry["system"] = loaded["system"]
         if "decode_bytes_per_token" in loaded:
@@ -100,6 +110,12 @@ def record_path(model: Path, day: date) -> Path:
     """Where the record of that model, machine and day lies."""
     name: str = machine()["name"]
     return RECORDS / name / f"{day.isoformat()}-{model.stem.lower()}.json"
+
+
+def newest_record_path(model: Path) -> Path | None:
+    """The latest day's record of that model and machine: a comparison may go on past midnight."""
+    folder = RECORDS / str(machine()["name"])
+    return max(folder.glob(f"????-??-??-{glob.escape(model.stem.lower())}.json"), default=None)
 
 
 def machine() -> dict[str, Any]:
