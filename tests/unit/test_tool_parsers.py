@@ -395,6 +395,32 @@ def test_a_tool_that_is_not_declared_is_said() -> None:
 
 
 @pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ('nobody\n{"city": "X"}', "no tool 'nobody'"),
+        ('all\nSo.>>>nobody\n {"city": "X"} and more', "no tool 'nobody'"),
+        ("weather\nis fine", "no JSON"),
+        ('weather\n{"city": "X', "no end"),
+        ("all\nSee >>> print(1)\n>>>x\n1", ""),
+        (">>>{", ""),
+        ("Well\nyes", ""),
+        ("Well", ""),
+        ("Well, {", ""),
+        ('{"answer": 1}', ""),
+    ],
+)
+def test_recipients_that_are_no_tools(text: str, problem: str) -> None:
+    """What functionary writes: a recipient, a line break, arguments."""
+    for pieces in ([text], list(text)):
+        parser = start(">>>${recipient}")
+        parts = parse(parser, pieces)
+        assert calls(parts) == [] and content(parts) == text.removeprefix("all\n")
+        assert [problem in warning for warning in parser.warnings] == ([True] if problem else [])
+    parts = parse(start(">>>${recipient}"), ['{"name": "clock"}>>>clock\n{}'])
+    assert calls(parts) == [CLOCK, CLOCK]
+
+
+@pytest.mark.parametrize(
     ("value", "expected"),
     [("true", True), ("7", 7), ("NULL", None), ("\n[1]\n", [1])],
 )

@@ -16,7 +16,7 @@ from rsllm.chat.parsers.json_text import BrokenJson, JsonScanner, load
 from rsllm.chat.parsers.parts import ToolSet
 from rsllm.chat.parsers.readers import Reader, markup
 
-__all__ = ["BareBody", "Body", "End", "FencedBody", "JsonBody", "NamedBody", "TagBody", "UntilBody"]
+__all__ = ["BareBody", "Body", "End", "FencedBody", "JsonBody", "NamedBody", "RecipientBody", "TagBody", "UntilBody"]
 
 _BLANK = re.compile(r"\s*")
 _BETWEEN = re.compile(r"[\s,;]*")
@@ -25,6 +25,7 @@ _FENCE_LANGUAGES = ("json", "tool_call", "tool_code", "")
 _NAME_HEAD = re.compile(r"\s*[\w.\-]*\s*(?:\[[\w\-\]\[]*)?\s*")
 _NAMED = re.compile(r"\s*([\w.\-]+)\s*(?:\[CALL_ID\][\w\-]*)?\s*(?:\[ARGS\])?\s*")
 _NAME_HEAD_LIMIT = 256
+_RECIPIENT = re.compile(r"[\w.\-]{1,64}")
 
 
 @dataclass(frozen=True)
@@ -194,6 +195,49 @@ class NamedBody:
         except NotACall as error:
             return End(brace, problem=str(error))
         self._head = brace
+        return None
+
+
+class RecipientBody:
+    """A name, a line break and arguments in JSON, as functionary writes. What begins otherwise is an answer; at the
+    beginning of a reply, where there is no tag (`first`), also one that may be a call without any."""
+
+    def __init__(self, tools: ToolSet, *, first: bool = False) -> None:
+        self._tools = tools
+        self._first = first
+        self._arguments: Body | None = None
+        self._problem: str | None = None
+        self._head = 0
+
+    def read(self, text: str, final: bool) -> End | None:
+        if self._arguments is None:
+            end = self._begun(text, final)
+            if end is not None or self._arguments is None:
+                return end
+        end = self._arguments.read(text[self._head :], final)
+        if end is None:
+            return None
+        return End(end.position + self._head, () if self._problem else end.calls, self._problem or end.problem)
+
+    def _begun(self, text: str, final: bool) -> End | None:
+        """Before the arguments: begins them, or finds that there are none."""
+        if self._first and text.startswith(("{", "[", _FENCE)):
+            self._arguments = FencedBody(self._tools) if text.startswith(_FENCE) else BareBody(self._tools)
+            return None
+        name, newline, rest = text.partition("\n")
+        if not newline and not final and (not name or _RECIPIENT.fullmatch(name)):
+            return None
+        if not newline or not _RECIPIENT.fullmatch(name):
+            return End(0, problem="")
+        tool = self._tools.find(name)
+        if tool is None:
+            if not rest.strip() and not final:
+                return None
+            if not rest.lstrip().startswith("{"):
+                return End(0, problem="")  # a word on a line of its own
+            self._problem = f"there is no tool {name!r}"
+        self._arguments = JsonBody(self._tools, tool=tool or name)
+        self._head = len(name) + 1
         return None
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from rsllm.chat.parsers.bodies import BodyMaker, FencedBody, JsonBody, NamedBody, TagBody, UntilBody
+from rsllm.chat.parsers.bodies import BodyMaker, FencedBody, JsonBody, NamedBody, RecipientBody, TagBody, UntilBody
 from rsllm.chat.parsers.parts import ToolSet
 from rsllm.chat.parsers.readers import deepseek, gemma, invocations, kimi, markup, pythonic
 from rsllm.chat.parsers.splitter import Tags
@@ -62,15 +62,12 @@ def _fixed(opening: dict[str, BodyMaker], *ignored: str) -> Callable[[ToolSet], 
     return lambda tools: tags
 
 
-def _recipients(tools: ToolSet) -> Tags:
-    """functionary 3.2: `>>>NAME`, a line break and the arguments; `>>>all` answers. The prompt ends with `>>>`."""
-    calls = {f"{name}\n": partial(JsonBody, tool=name) for name in tools.names}
-    return Tags(
-        opening={">>>" + tag: body for tag, body in calls.items()},
-        ignored=(">>>all\n",),
-        first={"all\n": None, **calls},
-    )
-
+_FUNCTIONARY = Tags(
+    opening={">>>": RecipientBody},
+    ignored=(">>>all\n",),
+    first={"all\n": None, "": partial(RecipientBody, first=True)},
+)
+"""functionary 3.2: `>>>NAME`, a line break and the arguments; `>>>all` answers. The prompt ends with `>>>`."""
 
 _FUNCTION = _until(markup, "</function>", before="<function=")
 
@@ -159,7 +156,7 @@ FORMATS: tuple[ToolFormat, ...] = (
         ("<|tool_call_start|>",),
         _fixed({"<|tool_call_start|>": _until(pythonic, "<|tool_call_end|>")}),
     ),
-    ToolFormat("functionary-3.2", (">>>${recipient}",), _recipients),
+    ToolFormat("functionary-3.2", (">>>${recipient}",), lambda tools: _FUNCTIONARY),
     ToolFormat("functools", ("functools[",), _fixed({"functools": _json()})),
     ToolFormat(
         "glm",
