@@ -159,6 +159,7 @@ class FakeGeneration:
         self.reason: str | None = None
         self.room = context - len(ids)
         self.due = self.next_due()
+        self.is_last_step = False
         FakeGeneration.running += 1
 
     def next_due(self) -> float:
@@ -173,10 +174,13 @@ class FakeGeneration:
             return self.end(self.reason or "cancelled")
         if self.due > time.monotonic():
             return False
-        if self.sent == self.behaviour.get("crash_after"):
-            crash(self.behaviour.get("crash_how", "SIGKILL"))
-        if self.sent == self.behaviour.get("hang_after"):
-            crash("SIGSTOP")
+        if self.sent in (self.behaviour.get("crash_after"), self.behaviour.get("hang_after")):
+            if not self.is_last_step:
+                # What there is goes out first, however late this process is: who tests relies on those pieces.
+                self.is_last_step = True
+                return False
+            hangs = self.sent == self.behaviour.get("hang_after")
+            crash("SIGSTOP" if hangs else self.behaviour.get("crash_how", "SIGKILL"))
         if self.sent == self.behaviour.get("fail_after"):
             self.end("error")
             raise RuntimeError("the fake sequence failed as asked")
