@@ -322,6 +322,21 @@ async def test_a_slow_sequence_is_no_silence(make: Make) -> None:
     assert await text_of(runner) == "ab"
 
 
+async def test_a_stop_of_this_process_is_no_silence_of_the_child(make: Make) -> None:
+    """As by Ctrl-Z for all of them, and `fg` later."""
+    runner = make(limits=Limits(ping_seconds=0.1, silence_seconds=1), pieces=1, delay=4)
+    await runner.ensure_ready()
+    pid = runner.pid
+    assert pid is not None
+    answer = asyncio.create_task(text_of(runner))
+    await asyncio.sleep(0.5)
+    os.kill(pid, signal.SIGSTOP)
+    time.sleep(2)
+    os.kill(pid, signal.SIGCONT)
+    assert await answer == "ab"
+    assert runner.pid == pid
+
+
 @pytest.mark.parametrize("kind", ["frames", "noise", "unknown"])
 async def test_what_is_not_the_protocol_ends_the_child(make: Make, kind: str) -> None:
     runner = make(flood=kind, pieces=None, delay=0.01)

@@ -304,11 +304,15 @@ class RunnerProcess:
     async def _watch(self, child: Child) -> None:
         """Kill a child that has open requests and no longer reads what it is sent."""
         while True:
+            asleep = time.monotonic()
             await asyncio.sleep(self._limits.ping_seconds)
+            now = time.monotonic()
+            # While this process was stopped itself, nobody could have been heard.
+            child.heard = min(now, child.heard + max(0.0, now - asleep - self._limits.ping_seconds))
             if not (child.generations or child.calls):
-                child.heard = time.monotonic()
+                child.heard = now
                 continue
-            silence = time.monotonic() - child.heard
+            silence = now - child.heard
             if silence > self._limits.silence_seconds:
                 child.verdict = RunnerTimeoutError(
                     f"the runner of {self.name} has not answered for {silence:.0f} s and was killed", model=self.name
