@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 
@@ -53,3 +53,16 @@ def rsllm_command(core: ModuleType) -> Callable[..., Result]:
         return CliRunner().invoke(rsllm.cli.main.cli, arguments, input=stdin, prog_name="rsllm")
 
     return run
+
+
+def reader_of(lines: Iterable[str | BaseException]) -> Callable[[str], str]:
+    """What a conversation reads its lines with: these, exceptions raised in their place, then the end."""
+    remaining = iter(lines)
+
+    def read(prompt: str) -> str:
+        line = next(remaining, EOFError())
+        if isinstance(line, BaseException):
+            raise line
+        return line
+
+    return read

@@ -11,6 +11,7 @@ import rsllm
 from rsllm.cli.repl import Repl
 from rsllm.cli.sessions import LocalSession
 from rsllm.cli.settings import Settings
+from tests.cli.conftest import reader_of
 from tests.unit.fake_core import WHOLE
 
 Talk = Callable[..., str]
@@ -22,16 +23,8 @@ def talk(core: Any, model_file: str, capsys: pytest.CaptureFixture[str]) -> Iter
     with rsllm.Model(model_file) as model:
 
         def run(*lines: str | BaseException, **options: Any) -> str:
-            remaining = iter(lines)
-
-            def read(prompt: str) -> str:
-                line = next(remaining, EOFError())
-                if isinstance(line, BaseException):
-                    raise line
-                return line
-
             settings = Settings(system=options.pop("system", None), raw=options.pop("raw", False))
-            Repl(LocalSession(model, settings), read=read, **options).run()
+            Repl(LocalSession(model, settings), read=reader_of(lines), **options).run()
             captured = capsys.readouterr()
             return captured.out + captured.err
 

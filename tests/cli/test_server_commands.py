@@ -25,6 +25,7 @@ from rsllm.errors import DownloadError
 from rsllm.store.manifest import MediaType
 from rsllm.store.name import ModelName
 from rsllm.store.progress import Progress
+from tests.cli.conftest import reader_of
 from tests.server.conftest import Bench
 from tests.server.test_thinking import thinker
 from tests.support.background import serving_in_thread
@@ -274,16 +275,8 @@ def talk(server: Bench, capsys: pytest.CaptureFixture[str]) -> Iterator[Callable
     """Runs a conversation of the given lines; returns what was printed."""
 
     def run(*lines: str | BaseException, **settings: Any) -> str:
-        remaining = iter(lines)
-
-        def read(prompt: str) -> str:
-            line = next(remaining, EOFError())
-            if isinstance(line, BaseException):
-                raise line
-            return line
-
         with connect() as client:
-            Repl(ServerSession(client, "tiny", Settings(**settings)), read=read).run()
+            Repl(ServerSession(client, "tiny", Settings(**settings)), read=reader_of(lines)).run()
         captured = capsys.readouterr()
         return captured.out + captured.err
 

@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from rsllm.chat.parsers.json_text import without_surrogates
 from rsllm.options import OLLAMA_NAMES, OPTIONS
 from rsllm.server.errors import ApiError
 
@@ -44,7 +45,7 @@ class Body:
         if not isinstance(value, dict):
             raise ApiError(400, f"the body is {_kind(value)}, not an object")
         if "\\u" in text:
-            value = _without_surrogates(value)
+            value = without_surrogates(value)
         _check_depth(value)
         return cls(value)
 
@@ -136,17 +137,6 @@ def _check_depth(value: Any) -> None:
         if not level:
             return
     raise ApiError(400, f"the body is nested deeper than {DEPTH_LIMIT} levels")
-
-
-def _without_surrogates(value: Any) -> Any:
-    r"""Halves of pairs, which JSON can write as `\ud83d`, replaced by U+FFFD, as Go reads them."""
-    if isinstance(value, str):
-        return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    if isinstance(value, list):
-        return [_without_surrogates(item) for item in value]
-    if isinstance(value, dict):
-        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
-    return value
 
 
 def refuse_constant(name: str) -> NoReturn:

@@ -10,7 +10,7 @@ import json
 import re
 from typing import Any
 
-__all__ = ["DEPTH_LIMIT", "BrokenJson", "JsonScanner", "load"]
+__all__ = ["DEPTH_LIMIT", "BrokenJson", "JsonScanner", "load", "without_surrogates"]
 
 DEPTH_LIMIT = 64
 """Deepest nesting that is read: `json` itself recurses."""
@@ -128,15 +128,15 @@ def load(text: str) -> Any:
         value = json.loads(text, strict=False)
     except RecursionError:
         raise ValueError("nested too deeply") from None
-    return _without_surrogates(value) if "\\u" in text else value
+    return without_surrogates(value) if "\\u" in text else value
 
 
-def _without_surrogates(value: Any) -> Any:
-    """Halves of pairs, which no encoder takes, become U+FFFD."""
+def without_surrogates(value: Any) -> Any:
+    r"""Halves of pairs, which JSON can write as `\ud83d` and no encoder takes, become U+FFFD, as in Go."""
     if isinstance(value, str):
         return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     if isinstance(value, list):
-        return [_without_surrogates(item) for item in value]
+        return [without_surrogates(item) for item in value]
     if isinstance(value, dict):
-        return {_without_surrogates(key): _without_surrogates(item) for key, item in value.items()}
+        return {without_surrogates(key): without_surrogates(item) for key, item in value.items()}
     return value
