@@ -9,11 +9,11 @@ use rsllm_cpu::bench_support::{Activations, dot_rows};
 use rsllm_cpu::{Isa, Kernels};
 use rsllm_quant::GgmlType;
 
-/// Values in a row: a usual width of a small model.
-const ROW_LEN: usize = 2048;
+/// Values in a row: a usual width, and that of a small model, whose rows end within a unit of 256 values.
+const ROW_LENS: [usize; 2] = [2048, 576];
 
 /// Bytes of weights that stay in L2, and bytes that fit no cache.
-const PLACES: [(&str, usize); 2] = [("l2", 512 << 10), ("memory", 256 << 20)];
+const PLACES: [(&str, usize); 3] = [("l1", 20 << 10), ("l2", 512 << 10), ("memory", 256 << 20)];
 
 fn dots(criterion: &mut Criterion) {
     for ty in WEIGHT_TYPES {
@@ -23,18 +23,23 @@ fn dots(criterion: &mut Criterion) {
             .warm_up_time(Duration::from_millis(200))
             .measurement_time(Duration::from_secs(1));
         for (place, n_bytes) in PLACES {
-            let rows = weights(ty, ROW_LEN, n_bytes);
-            group.throughput(Throughput::Bytes(rows.len() as u64));
-            for kernels in tables() {
-                // The scalar code is no match for the memory.
-                if kernels.isa == Isa::Scalar && place == "memory" {
-                    continue;
-                }
-                for n_columns in [1, 4, 8, 16] {
-                    let name = format!("{}/{place}/{n_columns}", kernels.isa);
-                    group.bench_function(name, |bencher| {
-                        run(bencher, kernels, ty, &rows, n_columns);
-                    });
+            for row_len in ROW_LENS
+                .into_iter()
+                .filter(|&len| ty.row_bytes(len).is_some())
+            {
+                let rows = weights(ty, row_len, n_bytes);
+                group.throughput(Throughput::Bytes(rows.len() as u64));
+                for kernels in tables() {
+                    // The scalar code is no match for the memory.
+                    if kernels.isa == Isa::Scalar && place == "memory" {
+                        continue;
+                    }
+                    for n_columns in [1, 4, 8, 16] {
+                        let name = format!("{}/{place}/{row_len}x{n_columns}", kernels.isa);
+                        group.bench_function(name, |bencher| {
+                            run(bencher, kernels, ty, &rows, row_len, n_columns);
+                        });
+                    }
                 }
             }
         }
@@ -47,10 +52,11 @@ fn run(
     kernels: &Kernels,
     ty: GgmlType,
     rows: &[u8],
+    row_len: usize,
     n_columns: usize,
 ) {
-    let x = Activations::new(kernels, ty, values(n_columns * ROW_LEN), ROW_LEN);
-    let row_bytes = ty.row_bytes(ROW_LEN).expect("a row is whole blocks");
+    let x = Activations::new(kernels, ty, values(n_columns * row_len), row_len);
+    let row_bytes = ty.row_bytes(row_len).expect("a row is whole blocks");
     let mut out = vec![0.0; rows.len() / row_bytes * n_columns];
     bencher.iter(|| dot_rows(kernels, ty, black_box(rows), &x, black_box(&mut out)));
 }

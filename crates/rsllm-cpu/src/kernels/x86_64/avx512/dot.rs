@@ -18,8 +18,8 @@ use bytemuck::Pod;
 use rsllm_quant::ActivationBlock;
 
 use super::simd::{load256, load512, prefetch_behind, store_f32, store512};
-use super::sums::{four_lanes, four_of, sum_of_four, sums_of_four};
-use super::tail::{QUARTER_LEN, Quarter, Quarters, Tail, at_the_end, step_quarters, store_quarter};
+use super::sums::{four_lanes, sums_of_four};
+use super::tail::{QUARTER_LEN, Quarters, Tail, at_the_end, spread_quarter, store_quarter};
 use crate::kernels::Prepared;
 
 /// The arguments of a `DotRows` kernel.
@@ -192,8 +192,11 @@ pub(super) fn quads(q: [__m512i; 4]) -> [__m512i; 4] {
     ]
 }
 
+/// Lane `r` has run `r`.
+pub(super) const RUNS: [i32; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+
 /// Lane `4i + j` to lane `4j + i`: from runs in order to the lanes of [`quads`], or back.
-const TRANSPOSITION: [i32; 16] = [0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15];
+pub(super) const TRANSPOSITION: [i32; 16] = [0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15];
 
 /// Sixteen values, for runs, to the lanes of [`quads`].
 #[inline]
@@ -304,7 +307,10 @@ pub(super) fn dot_rows<U: Pod, const MINIMA: bool>(
     // `[unit][column]`, so that the columns of a unit lie behind each other.
     let n_prepared = n_units * n_columns;
     let (units, rest) = prepared.split_at_mut(n_prepared);
-    let tail = Tail { n_quarters };
+    let tail = Tail {
+        quarters: &quarters.of[4 - n_quarters..],
+        order: &quarters.order,
+    };
     for (c, x) in x.chunks_exact(column_blocks).enumerate() {
         for (i, x) in x[..n_whole].iter().enumerate() {
             prepare(x).store(&mut units[i * n_columns + c]);
@@ -315,14 +321,13 @@ pub(super) fn dot_rows<U: Pod, const MINIMA: bool>(
             if n_quarters == 0 {
                 last.store(&mut units[n_whole * n_columns + c]);
             }
-            let quarters = &quarters.0[4 - n_quarters..];
-            if n_quarters > 0 && n_columns < Tail::SHARED {
-                last.store(&mut rest[c]);
-                continue;
-            }
-            for (k, quarter) in quarters.iter().enumerate() {
-                let (at, place) = tail.place(c, k);
-                store_quarter(&last, quarter, &mut rest[at], place);
+            for (k, quarter) in tail.quarters.iter().enumerate() {
+                if n_columns < Tail::SHARED {
+                    spread_quarter(&last, quarter, &mut rest[k * n_columns + c]);
+                } else {
+                    let (at, place) = tail.place(c, k);
+                    store_quarter(&last, quarter, &mut rest[at], place);
+                }
             }
         }
     }
@@ -338,18 +343,17 @@ pub(super) fn dot_rows<U: Pod, const MINIMA: bool>(
             n_units,
             tail,
             rest,
-            quarters: &quarters.0[4 - n_quarters..],
             out: &mut out[c..],
         };
         // Columns that are not there take less time than another unpacking.
         c += match n_columns {
-            1 => dot_columns::<U, MINIMA, 4, 1>(part, load),
-            2 => dot_columns::<U, MINIMA, 2, 2>(part, load),
-            ..Tail::SHARED => dot_columns::<U, MINIMA, 2, 4>(part, load),
+            1 => few_columns::<U, MINIMA, 4, 1>(part, load),
+            2 => few_columns::<U, MINIMA, 2, 2>(part, load),
+            ..Tail::SHARED => few_columns::<U, MINIMA, 2, 4>(part, load),
             _ if n_columns - c > 8 && n_units <= WIDE_UNITS => {
-                dot_columns::<U, MINIMA, 1, 16>(part, load)
+                many_columns::<U, MINIMA, 16>(part, load)
             }
-            _ => dot_columns::<U, MINIMA, 1, 8>(part, load),
+            _ => many_columns::<U, MINIMA, 8>(part, load),
         };
     }
 }
@@ -382,22 +386,140 @@ struct Part<'a> {
     /// From it on: unit `i` of column `c` at `i * n_columns + c`. What is read of columns that are not there are any bits.
     units: &'a [Prepared],
     n_units: usize,
-    tail: Tail,
-    /// The ends of all columns, where [`Tail::place`] says.
+    tail: Tail<'a>,
+    /// Quarter `k` of the end of column `c`, at `k * n_columns + c` where columns are few, and else where [`Tail::place`] says.
     rest: &'a [Prepared],
-    /// Those of the tail.
-    quarters: &'a [Quarter],
     out: &'a mut [f32],
 }
 
-/// All rows times `C` columns, or those of them that there are, `R` rows at a time. Returns `C`.
+/// All rows times up to `C` of 1, 2 or 4 columns, `R` rows at a time. Sixteen sums are completed together: 16 / C rows of each
+/// column. Returns `C`.
 #[inline(never)]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn few_columns<U: Pod, const MINIMA: bool, const R: usize, const C: usize>(
+    part: Part<'_>,
+    load: impl Fn(&U) -> Weights + Copy,
+) -> usize {
+    let Part {
+        rows,
+        row_bytes,
+        n_columns,
+        units,
+        n_units,
+        tail,
+        rest,
+        out,
+        ..
+    } = part;
+    let quarter_bytes = size_of::<U>() / 4;
+    let (n_rows, n_at_once) = (rows.len() / row_bytes, 16 / C);
+    // Quarters of four rows, n_at_once / 4 apart, make a unit.
+    let mut ends = [[U::zeroed(); 4]; 2];
+    for (first, out) in (0..n_rows)
+        .step_by(n_at_once)
+        .zip(out.chunks_mut(n_at_once * n_columns))
+    {
+        let mut all = [_mm512_setzero_ps(); 16];
+        for (t, all) in (0..n_at_once.min(n_rows - first))
+            .step_by(R)
+            .zip(all.chunks_exact_mut(R * C))
+        {
+            let mut row = [&[] as &[u8]; R];
+            for (i, row) in row.iter_mut().enumerate() {
+                // A tile that sticks out computes the last row again.
+                *row = &rows[(first + t + i).min(n_rows - 1) * row_bytes..][..row_bytes];
+            }
+            for (r, all) in tile::<U, MINIMA, R, C>(row, units, n_columns, n_units, load)
+                .iter()
+                .zip(all.chunks_exact_mut(C))
+            {
+                all.copy_from_slice(r);
+            }
+            for (r, row) in (t..).zip(row) {
+                let (unit, place) = (r % (4 / C), r / (4 / C));
+                let end = &row[row_bytes - tail.quarters.len() * quarter_bytes..];
+                for (ends, end) in ends.iter_mut().zip(end.chunks_exact(quarter_bytes)) {
+                    bytemuck::bytes_of_mut(&mut ends[unit])[place * quarter_bytes..]
+                        [..quarter_bytes]
+                        .copy_from_slice(end);
+                }
+            }
+        }
+        let mut fours = four_lanes(&all);
+        for (ends, x) in ends
+            .iter()
+            .zip(rest.chunks_exact(n_columns))
+            .take(tail.quarters.len())
+        {
+            for (end, fours) in ends.iter().zip(fours.chunks_exact_mut(C)) {
+                let w = load(end);
+                for (x, four) in x.iter().zip(fours) {
+                    *four = tail.step::<MINIMA>(&w, x, *four);
+                }
+            }
+        }
+        let mut sums = [0.0; 16];
+        store_f32(&mut sums, sums_of_four(&fours));
+        match <&mut [f32; 16]>::try_from(&mut *out) {
+            Ok(out) if n_columns == C => *out = sums,
+            _ => {
+                for (out, sums) in out.chunks_mut(n_columns).zip(sums.chunks_exact(C)) {
+                    let n_there = out.len();
+                    out.copy_from_slice(&sums[..n_there]);
+                }
+            }
+        }
+    }
+    C
+}
+
+/// The whole units of `R` rows and `C` columns, which lie at every `n_columns`.
+#[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 #[expect(
     clippy::needless_range_loop,
     reason = "an index into several arrays at once, and all registers in the end"
 )]
-fn dot_columns<U: Pod, const MINIMA: bool, const R: usize, const C: usize>(
+fn tile<U: Pod, const MINIMA: bool, const R: usize, const C: usize>(
+    row: [&[u8]; R],
+    units: &[Prepared],
+    n_columns: usize,
+    n_units: usize,
+    load: impl Fn(&U) -> Weights + Copy,
+) -> [[__m512; C]; R] {
+    let mut acc = [[_mm512_setzero_ps(); C]; R];
+    for i in 0..n_units {
+        let start = (i * size_of::<U>()).min(row[0].len() - size_of::<U>());
+        let unit = |r: usize| bytemuck::from_bytes::<U>(&row[r][start..][..size_of::<U>()]);
+        let x: &[Prepared; C] = units[i * n_columns..]
+            .first_chunk()
+            .expect("a unit has them all");
+        if C == 1 {
+            for r in 0..R {
+                prefetch_behind(unit(r));
+                acc[r][0] = step::<MINIMA>(&load(unit(r)), &x[0], acc[r][0]);
+            }
+        } else {
+            let zero = _mm512_setzero_si512();
+            let mut weights = [Weights::new([zero; 4], _mm512_setzero_ps()); R];
+            for r in 0..R {
+                prefetch_behind(unit(r));
+                weights[r] = load(unit(r));
+            }
+            each_column!(c in C => {
+                for r in 0..R {
+                    acc[r][c] = step::<MINIMA>(&weights[r], &x[c], acc[r][c]);
+                }
+            });
+        }
+    }
+    acc
+}
+
+/// All rows times `C` of 8 or 16 columns, or those of them that there are. Returns `C`.
+#[inline(never)]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn many_columns<U: Pod, const MINIMA: bool, const C: usize>(
     part: Part<'_>,
     load: impl Fn(&U) -> Weights + Copy,
 ) -> usize {
@@ -410,85 +532,35 @@ fn dot_columns<U: Pod, const MINIMA: bool, const R: usize, const C: usize>(
         n_units,
         tail,
         rest,
-        quarters,
         out,
     } = part;
-    let n_rows = rows.len() / row_bytes;
     let n_there = C.min(n_columns - column);
-    for (r, out) in (0..n_rows).step_by(R).zip(out.chunks_mut(R * n_columns)) {
-        let mut row = [&[] as &[u8]; R];
-        for (i, row) in row.iter_mut().enumerate() {
-            // A tile that sticks out computes the last row again.
-            *row = &rows[(r + i).min(n_rows - 1) * row_bytes..][..row_bytes];
+    for (row, out) in rows.chunks_exact(row_bytes).zip(out.chunks_mut(n_columns)) {
+        let [acc] = tile::<U, MINIMA, 1, C>([row], units, n_columns, n_units, load);
+        let mut all = [_mm512_setzero_ps(); 16];
+        each_column!(c in C => all[c] = acc[c]);
+        let mut fours = four_lanes(&all);
+        if C == 8 && column % 16 == 8 {
+            // The other half of sixteen columns, as the tail has them.
+            fours = fours.map(|four| _mm512_shuffle_f32x4::<0b01_00_11_10>(four, four));
         }
-        let mut acc = [[_mm512_setzero_ps(); C]; R];
-        for i in 0..n_units {
-            let start = (i * size_of::<U>()).min(row_bytes - size_of::<U>());
-            let unit = |r: usize| bytemuck::from_bytes::<U>(&row[r][start..][..size_of::<U>()]);
-            let x: &[Prepared; C] = units[i * n_columns..]
-                .first_chunk()
-                .expect("a unit has them all");
-            if C == 1 {
-                for r in 0..R {
-                    prefetch_behind(unit(r));
-                    acc[r][0] = step::<MINIMA>(&load(unit(r)), &x[0], acc[r][0]);
+        if !tail.quarters.is_empty() {
+            let w = load(bytemuck::from_bytes::<U>(
+                &row[row_bytes - size_of::<U>()..],
+            ));
+            let (first, _) = tail.place(column / 16 * 16, 0);
+            let x = rest[first..].chunks_exact(4);
+            for (quarter, x) in tail.quarters.iter().zip(x) {
+                let w = quarter.of(&w);
+                for (four, x) in fours.iter_mut().zip(x) {
+                    *four = step::<MINIMA>(&w, x, *four);
                 }
-            } else {
-                let zero = _mm512_setzero_si512();
-                let mut weights = [Weights::new([zero; 4], _mm512_setzero_ps()); R];
-                for r in 0..R {
-                    prefetch_behind(unit(r));
-                    weights[r] = load(unit(r));
-                }
-                each_column!(c in C => {
-                    for r in 0..R {
-                        acc[r][c] = step::<MINIMA>(&weights[r], &x[c], acc[r][c]);
-                    }
-                });
             }
         }
-        for (r, (out, acc)) in out.chunks_mut(n_columns).zip(acc).enumerate() {
-            let last = || {
-                load(bytemuck::from_bytes::<U>(
-                    &row[r][row_bytes - size_of::<U>()..],
-                ))
-            };
-            if C >= 8 {
-                let mut all = [_mm512_setzero_ps(); 16];
-                each_column!(c in C => all[c] = acc[c]);
-                let mut fours = four_lanes(&all);
-                if C == 8 && column % 16 == 8 {
-                    // The other half of sixteen columns, as the tail has them.
-                    fours = fours.map(|four| _mm512_shuffle_f32x4::<0b01_00_11_10>(four, four));
-                }
-                if tail.n_quarters > 0 {
-                    let w = last();
-                    let (first, _) = tail.place(column / 16 * 16, 0);
-                    let x = rest[first..].chunks_exact(4);
-                    for (quarter, x) in quarters.iter().zip(x).take(tail.n_quarters) {
-                        let w = quarter.of(&w);
-                        for (four, x) in fours.iter_mut().zip(x) {
-                            *four = step::<MINIMA>(&w, x, *four);
-                        }
-                    }
-                }
-                let mut sums = [0.0; 16];
-                store_f32(&mut sums, sums_of_four(&fours));
-                let first = if C == 8 { column % 16 } else { 0 };
-                out[..n_there].copy_from_slice(&sums[first..][..n_there]);
-                continue;
-            }
-            let mut fours = acc.map(|acc| four_of(acc));
-            if tail.n_quarters > 0 {
-                let w = last();
-                for (four, x) in fours.iter_mut().zip(rest) {
-                    *four = step_quarters::<MINIMA>(&w, x, quarters, *four);
-                }
-            }
-            for (out, four) in out.iter_mut().zip(fours).take(n_there) {
-                *out = sum_of_four(four);
-            }
-        }
+        let mut sums = [0.0; 16];
+        store_f32(&mut sums, sums_of_four(&fours));
+        let first = if C == 8 { column % 16 } else { 0 };
+        out[..n_there].copy_from_slice(&sums[first..][..n_there]);
     }
     C
 }

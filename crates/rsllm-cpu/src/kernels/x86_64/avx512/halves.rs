@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-/// Where the scale (lanes 0 to 7) and the minimum (lanes 8 to 15) of eight blocks are in `N` vectors loaded from them.
+/// Where the sixteen lanes of a vector, scales and minima, are in `N` vectors loaded from eight blocks.
 pub(super) struct Places<const N: usize> {
     words: [[i16; 32]; N],
     lanes: [u32; N],
@@ -12,10 +12,32 @@ impl<const N: usize> Places<N> {
     /// For blocks of `block_bytes` whose first word is the scale and whose word `min_word` is the minimum, seen through
     /// loads of 64 bytes at `loads`.
     pub(super) const fn new(block_bytes: usize, min_word: usize, loads: [usize; N]) -> Self {
+        let mut starts = [0; 16];
+        let mut lane = 0;
+        while lane < 16 {
+            starts[lane] = lane % 8 * block_bytes + lane / 8 * min_word * 2;
+            lane += 1;
+        }
+        Self::from_starts(starts, loads)
+    }
+
+    /// As [`Places::new`] without a minimum, the scale of each run of sixteen values in its lane. `order` says which run a lane has.
+    pub(super) const fn of_runs(block_bytes: usize, order: &[i32; 16], loads: [usize; N]) -> Self {
+        let mut starts = [0; 16];
+        let mut lane = 0;
+        while lane < 16 {
+            starts[lane] = order[lane] as usize / 2 * block_bytes;
+            lane += 1;
+        }
+        Self::from_starts(starts, loads)
+    }
+
+    /// For lanes whose words begin at byte `starts`.
+    const fn from_starts(starts: [usize; 16], loads: [usize; N]) -> Self {
         let (mut words, mut lanes) = ([[0; 32]; N], [0; N]);
         let mut lane = 0;
         while lane < 16 {
-            let at = lane % 8 * block_bytes + lane / 8 * min_word * 2;
+            let at = starts[lane];
             let mut n = 0;
             while at < loads[n] || at + 2 > loads[n] + 64 {
                 n += 1;
@@ -27,7 +49,7 @@ impl<const N: usize> Places<N> {
         Self { words, lanes }
     }
 
-    /// The scales and the minima.
+    /// The values of the lanes.
     #[inline]
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
     pub(super) fn gather(&self, loads: [__m512i; N]) -> __m512 {

@@ -6,9 +6,9 @@ use rsllm_quant::{ActivationBlock, BlockQ4_0};
 
 use crate::kernels::Prepared;
 
-use super::dot::{Activations, Call, Weights, dot_rows, groups_to_runs};
+use super::dot::{Activations, Call, RUNS, Weights, dot_rows};
 use super::halves;
-use super::simd::{load128, load512};
+use super::simd::{load_four, load128, load512};
 use super::tail::Quarters;
 use super::unpack::{Place, unpack_units};
 
@@ -56,7 +56,10 @@ pub(super) const PLACES: [[Place; 4]; 4] = {
     places
 };
 
-const SCALES: halves::Places<2> = halves::Places::new(size_of::<BlockQ4_0>(), 0, [0, 72]);
+const BLOCK_BYTES: usize = size_of::<BlockQ4_0>();
+const HEADS: [usize; 2] = [0, 72];
+const SCALES: halves::Places<2> = halves::Places::new(BLOCK_BYTES, 0, HEADS);
+const SCALES_OF_RUNS: halves::Places<2> = halves::Places::of_runs(BLOCK_BYTES, &RUNS, HEADS);
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -73,18 +76,27 @@ fn load(unit: &[BlockQ4_0; 8]) -> Weights {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn load_runs(unit: &[BlockQ4_0; 8]) -> Weights {
-    let [a, b, c, d, e, f, g, h] = unit;
     let q = nibble_runs(
-        join(&a.qs, &b.qs, &c.qs, &d.qs),
-        join(&e.qs, &f.qs, &g.qs, &h.qs),
+        load_four::<2, BLOCK_BYTES, _>(unit),
+        load_four::<{ 2 + 4 * BLOCK_BYTES }, BLOCK_BYTES, _>(unit),
     );
-    Weights::new(q, groups_to_runs(scales(unit)))
+    Weights::new(q, SCALES_OF_RUNS.gather(heads(unit)))
 }
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(in crate::kernels::x86_64) fn scales(unit: &[BlockQ4_0; 8]) -> __m512 {
-    SCALES.gather([load512::<0, _>(unit), load512::<72, _>(unit)])
+    SCALES.gather(heads(unit))
+}
+
+/// Two loads that have all scales.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn heads(unit: &[BlockQ4_0; 8]) -> [__m512i; 2] {
+    [
+        load512::<{ HEADS[0] }, _>(unit),
+        load512::<{ HEADS[1] }, _>(unit),
+    ]
 }
 
 /// The packed codes of four blocks.
@@ -120,8 +132,16 @@ pub(super) fn nibbles(a: __m512i, b: __m512i) -> [__m512i; 4] {
 pub(super) fn nibble_runs(a: __m512i, b: __m512i) -> [__m512i; 4] {
     let first = _mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14);
     let second = _mm512_setr_epi64(1, 3, 5, 7, 9, 11, 13, 15);
-    let first = _mm512_permutex2var_epi64(a, first, b);
-    let second = _mm512_permutex2var_epi64(a, second, b);
+    nibbles_of_qwords(
+        _mm512_permutex2var_epi64(a, first, b),
+        _mm512_permutex2var_epi64(a, second, b),
+    )
+}
+
+/// The same from the first and the second eight bytes of eight blocks.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn nibbles_of_qwords(first: __m512i, second: __m512i) -> [__m512i; 4] {
     // Of the eight bytes of a block: the low halves of four into the lane of its first run, the high ones beside them.
     let [lower, upper] = [0, 32].map(|start| {
         let shifts = 0x1c14_0c04_1810_0800 + 0x0101_0101_0101_0101 * start;

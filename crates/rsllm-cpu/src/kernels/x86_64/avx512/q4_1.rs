@@ -8,7 +8,7 @@ use crate::kernels::Prepared;
 
 use super::dot::{Activations, Call, Weights, dot_rows, groups_to_runs};
 use super::halves;
-use super::q4_0::{PLACES, join, nibble_runs, nibbles};
+use super::q4_0::{PLACES, join, nibbles, nibbles_of_qwords};
 use super::simd::load512;
 use super::tail::Quarters;
 use super::unpack::unpack_units;
@@ -60,16 +60,53 @@ fn load(unit: &[BlockQ4_1; 8]) -> Weights {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn load_runs(unit: &[BlockQ4_1; 8]) -> Weights {
-    let [a, b, c, d, e, f, g, h] = unit;
-    let q = nibble_runs(
-        join(&a.qs, &b.qs, &c.qs, &d.qs),
-        join(&e.qs, &f.qs, &g.qs, &h.qs),
-    );
+    let (a, b) = (load512::<0, _>(unit), load512::<48, _>(unit));
+    let c = load512::<96, _>(unit);
+    let eight_bytes = |of: &EightBytes| {
+        let most = _mm512_permutex2var_epi32(a, load512::<0, _>(&of.in_first_two), b);
+        let last = load512::<0, _>(&of.in_third);
+        _mm512_mask_permutexvar_epi32(most, EightBytes::FROM_THIRD, last, c)
+    };
     let minima = scales_and_minima(unit);
     Weights {
-        q,
+        q: nibbles_of_qwords(eight_bytes(&FIRST), eight_bytes(&SECOND)),
         scales: groups_to_runs(minima),
         minima,
+    }
+}
+
+/// Eight bytes of codes of each block, whose double words are in three loads of 64 bytes at 0, 48 and 96.
+struct EightBytes {
+    in_first_two: [i32; 16],
+    in_third: [i32; 16],
+}
+
+const FIRST: EightBytes = EightBytes::new(1);
+const SECOND: EightBytes = EightBytes::new(3);
+
+impl EightBytes {
+    /// Lanes of blocks 5 to 7.
+    const FROM_THIRD: u16 = 0xfc00;
+
+    /// From double word `at` of each block on.
+    const fn new(at: usize) -> Self {
+        let (mut in_first_two, mut in_third) = ([0; 16], [0; 16]);
+        let mut lane = 0;
+        while lane < 16 {
+            let word = lane / 2 * (size_of::<BlockQ4_1>() / 4) + at + lane % 2;
+            if word < 16 {
+                in_first_two[lane] = word as i32;
+            } else if word < 12 + 16 && lane < 10 {
+                in_first_two[lane] = 16 + (word - 12) as i32;
+            } else {
+                in_third[lane] = (word - 24) as i32;
+            }
+            lane += 1;
+        }
+        Self {
+            in_first_two,
+            in_third,
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use rsllm_quant::{ActivationBlock, BlockQ5_0};
 
 use crate::kernels::Prepared;
 
-use super::dot::{Activations, Call, Weights, dot_rows, groups_to_quads, quads};
+use super::dot::{Activations, Call, TRANSPOSITION, Weights, dot_rows, quads};
 use super::halves;
 use super::simd::{load128, load512};
 use super::tail::Quarters;
@@ -45,29 +45,45 @@ pub(super) fn unpack(blocks: &[u8], out: &mut [f32]) {
 /// What a code is above its value.
 const OFFSET: i32 = 16;
 
-const SCALES: halves::Places<3> = halves::Places::new(size_of::<BlockQ5_0>(), 0, [0, 66, 112]);
+const HEADS: [usize; 3] = [0, 66, 112];
+const SCALES: halves::Places<3> = halves::Places::new(size_of::<BlockQ5_0>(), 0, HEADS);
+const SCALES_OF_QUADS: halves::Places<3> =
+    halves::Places::of_runs(size_of::<BlockQ5_0>(), &TRANSPOSITION, HEADS);
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn load(unit: &[BlockQ5_0; 8]) -> Weights {
+    Weights::new(codes(unit), scales(unit))
+}
+
+/// All codes in element order.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn codes(unit: &[BlockQ5_0; 8]) -> [__m512i; 4] {
     let [a, b, c, d, e, f, g, h] = unit;
-    let q = [
+    [
         five_bits(&a.qs, &b.qs, a.qh, b.qh),
         five_bits(&c.qs, &d.qs, c.qh, d.qh),
         five_bits(&e.qs, &f.qs, e.qh, f.qh),
         five_bits(&g.qs, &h.qs, g.qh, h.qh),
-    ];
-    Weights::new(q, scales(unit))
+    ]
 }
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(in crate::kernels::x86_64) fn scales(unit: &[BlockQ5_0; 8]) -> __m512 {
-    SCALES.gather([
-        load512::<0, _>(unit),
-        load512::<66, _>(unit),
-        load512::<112, _>(unit),
-    ])
+    SCALES.gather(heads(unit))
+}
+
+/// Three loads that have all scales.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn heads(unit: &[BlockQ5_0; 8]) -> [__m512i; 3] {
+    [
+        load512::<{ HEADS[0] }, _>(unit),
+        load512::<{ HEADS[1] }, _>(unit),
+        load512::<{ HEADS[2] }, _>(unit),
+    ]
 }
 
 /// The codes of two blocks in element order.
@@ -86,6 +102,5 @@ pub(super) fn five_bits(qs_a: &[u8; 16], qs_b: &[u8; 16], qh_a: [u8; 4], qh_b: [
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn load_quads(unit: &[BlockQ5_0; 8]) -> Weights {
-    let Weights { q, scales, .. } = load(unit);
-    Weights::new(quads(q), groups_to_quads(scales))
+    Weights::new(quads(codes(unit)), SCALES_OF_QUADS.gather(heads(unit)))
 }

@@ -6,7 +6,7 @@ use rsllm_quant::{ActivationBlock, BlockQ8_0};
 
 use crate::kernels::Prepared;
 
-use super::dot::{Activations, Call, Weights, dot_rows, groups_to_quads, quads};
+use super::dot::{Activations, Call, TRANSPOSITION, Weights, dot_rows, quads};
 use super::halves;
 use super::simd::{load256, load512};
 use super::tail::Quarters;
@@ -45,31 +45,46 @@ pub(super) fn unpack(blocks: &[u8], out: &mut [f32]) {
 /// The dot wants unsigned bytes, so the quants get their sign bit flipped.
 const OFFSET: i32 = 128;
 
-const SCALES: halves::Places<4> = halves::Places::new(size_of::<BlockQ8_0>(), 0, [0, 68, 136, 204]);
+const HEADS: [usize; 4] = [0, 68, 136, 204];
+const SCALES: halves::Places<4> = halves::Places::new(size_of::<BlockQ8_0>(), 0, HEADS);
+const SCALES_OF_QUADS: halves::Places<4> =
+    halves::Places::of_runs(size_of::<BlockQ8_0>(), &TRANSPOSITION, HEADS);
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn load(unit: &[BlockQ8_0; 8]) -> Weights {
+    Weights::new(codes(unit), scales(unit))
+}
+
+/// All quants, plus [`OFFSET`].
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn codes(unit: &[BlockQ8_0; 8]) -> [__m512i; 4] {
     let [a, b, c, d, e, f, g, h] = unit;
-    let q = [
+    [
         unsigned(a, b),
         unsigned(c, d),
         unsigned(e, f),
         unsigned(g, h),
-    ];
-    Weights::new(q, scales(unit))
+    ]
 }
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(in crate::kernels::x86_64) fn scales(unit: &[BlockQ8_0; 8]) -> __m512 {
-    let heads = [
-        load512::<0, _>(unit),
-        load512::<68, _>(unit),
-        load512::<136, _>(unit),
-        load512::<204, _>(unit),
-    ];
-    SCALES.gather(heads)
+    SCALES.gather(heads(unit))
+}
+
+/// Four loads that have all scales.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn heads(unit: &[BlockQ8_0; 8]) -> [__m512i; 4] {
+    [
+        load512::<{ HEADS[0] }, _>(unit),
+        load512::<{ HEADS[1] }, _>(unit),
+        load512::<{ HEADS[2] }, _>(unit),
+        load512::<{ HEADS[3] }, _>(unit),
+    ]
 }
 
 /// Quants of two blocks, plus [`OFFSET`].
@@ -85,6 +100,5 @@ fn unsigned(a: &BlockQ8_0, b: &BlockQ8_0) -> __m512i {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn load_quads(unit: &[BlockQ8_0; 8]) -> Weights {
-    let Weights { q, scales, .. } = load(unit);
-    Weights::new(quads(q), groups_to_quads(scales))
+    Weights::new(quads(codes(unit)), SCALES_OF_QUADS.gather(heads(unit)))
 }

@@ -3,6 +3,7 @@
 //! Everything else in the kernels is safe code: the intrinsics that touch no memory are safe in functions with the right
 //! `target_feature`.
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 use bytemuck::Pod;
@@ -32,6 +33,34 @@ pub(in crate::kernels::x86_64) fn load128<const AT: usize, T: Pod>(src: &T) -> _
     const { assert!(AT + 16 <= size_of::<T>()) };
     // SAFETY: the 16 bytes lie within `src`, by the line above; `loadu` has no alignment duty.
     unsafe { _mm_loadu_si128(std::ptr::from_ref(src).byte_add(AT).cast()) }
+}
+
+/// Sixteen bytes from byte `AT` of `src` on and from every `STRIDE` bytes behind. Written out, because compilers replace the four
+/// loads by fewer of them and more shuffles, which are what bounds the kernels.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(in crate::kernels::x86_64) fn load_four<const AT: usize, const STRIDE: usize, T: Pod>(
+    src: &T,
+) -> __m512i {
+    const { assert!(AT + 3 * STRIDE + 16 <= size_of::<T>()) };
+    let all: __m512i;
+    // SAFETY: the bytes lie within `src`, by the line above; the loads have no alignment duty.
+    unsafe {
+        asm!(
+            "vbroadcasti32x4 {all}, xmmword ptr [{src} + {first}]",
+            "vinserti32x4 {all}, {all}, xmmword ptr [{src} + {second}], 1",
+            "vinserti32x4 {all}, {all}, xmmword ptr [{src} + {third}], 2",
+            "vinserti32x4 {all}, {all}, xmmword ptr [{src} + {fourth}], 3",
+            all = out(zmm_reg) all,
+            src = in(reg) std::ptr::from_ref(src),
+            first = const AT,
+            second = const AT + STRIDE,
+            third = const AT + 2 * STRIDE,
+            fourth = const AT + 3 * STRIDE,
+            options(pure, readonly, nostack, preserves_flags)
+        );
+    }
+    all
 }
 
 /// 64 bytes to `dst`.
@@ -66,11 +95,13 @@ pub(in crate::kernels::x86_64) fn store_f32(dst: &mut [f32; 16], values: __m512)
     unsafe { _mm512_storeu_ps(dst.as_mut_ptr(), values) }
 }
 
-/// How far ahead of the read position weights are asked for. Far enough to cover a memory latency at full bandwidth; on
-/// Sapphire Rapids 4 KiB into L2 was faster than any shorter distance into L1, which holds fewer lines under way.
-const PREFETCH_BYTES: usize = 4096;
+/// How far ahead of the read position weights are asked for, into L2: far enough to cover a memory latency at full bandwidth.
+const PREFETCH_BYTES: usize = 6144;
+/// And from there into L1, which holds fewer lines under way.
+const PREFETCH_NEAR_BYTES: usize = 512;
 
-/// Asks for every cache line [`PREFETCH_BYTES`] behind `src`. A line left out would cost a whole memory latency.
+/// Asks for every cache line [`PREFETCH_BYTES`] behind `src`, and again shortly before it is read. A line left out would cost a
+/// whole memory latency.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 #[allow(
@@ -78,12 +109,12 @@ const PREFETCH_BYTES: usize = 4096;
     reason = "later versions of Rust than the oldest supported one declare prefetches safe"
 )]
 pub(super) fn prefetch_behind<T>(src: &T) {
-    let start = std::ptr::from_ref(src)
-        .cast::<i8>()
-        .wrapping_add(PREFETCH_BYTES);
-    for line in 0..size_of::<T>().div_ceil(64) {
+    let start = std::ptr::from_ref(src).cast::<i8>();
+    for line in (0..size_of::<T>()).step_by(64) {
         // SAFETY: a prefetch reads nothing; an address outside the weights, or unmapped, has no effect.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(start.wrapping_add(64 * line)) };
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(start.wrapping_add(PREFETCH_BYTES + line)) };
+        // SAFETY: as above.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(PREFETCH_NEAR_BYTES + line)) };
     }
 }
 

@@ -1,4 +1,4 @@
-//! Horizontal sums of one vector or of sixteen, each in two steps: down to four lanes, where ends of rows join them, and to one.
+//! Horizontal sums of sixteen vectors, in two steps: down to four lanes, where ends of rows join them, and to one.
 
 use std::arch::x86_64::*;
 
@@ -42,23 +42,4 @@ pub(super) fn sums_of_four(fours: &[__m512; 4]) -> __m512 {
         _mm512_shuffle_ps::<0b10_00_10_00>(a, b),
         _mm512_shuffle_ps::<0b11_01_11_01>(a, b),
     )
-}
-
-/// [`four_lanes`] of one vector.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(super) fn four_of(v: __m512) -> __m128 {
-    let eight = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps::<1>(v));
-    _mm_add_ps(
-        _mm256_castps256_ps128(eight),
-        _mm256_extractf128_ps::<1>(eight),
-    )
-}
-
-/// [`sums_of_four`] of one vector, bit for bit: the same lanes are added in the same order.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(super) fn sum_of_four(four: __m128) -> f32 {
-    let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-    _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
 }

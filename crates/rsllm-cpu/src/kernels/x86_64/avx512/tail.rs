@@ -1,6 +1,6 @@
 //! The ends of rows that end within a unit. A last unit that overlaps the one before would cost a whole unit for a few runs, so
 //! the end is computed in quarters, four runs each, which join the sums of a row when these are down to four lanes. Four columns
-//! share a vector where there are many columns; fewer compute a whole vector each and take from it what they need.
+//! share a vector where there are many columns, and four rows where there are few.
 
 use std::arch::x86_64::*;
 
@@ -14,11 +14,18 @@ use crate::kernels::Prepared;
 /// Values of a quarter of a unit.
 pub(super) const QUARTER_LEN: usize = ActivationBlock::LEN / 4;
 
-/// The lanes of each quarter of a unit, four times, and for minima those behind two others.
-pub(super) struct Quarters(pub(super) [Quarter; 4]);
+/// The lanes of each quarter of a unit, and for minima those behind two others.
+pub(super) struct Quarters {
+    pub(super) of: [Quarter; 4],
+    /// From the order of a unit to that of quarters, which is that of runs: lane `4q + i` has run `i` of quarter `q`.
+    pub(super) order: [i32; 16],
+}
 
 pub(super) struct Quarter {
+    /// Of the quarter's runs, in every quarter.
     lanes: [i32; 16],
+    /// The same in the order of the unit.
+    spread: [i32; 16],
     minima: [i32; 16],
 }
 
@@ -32,20 +39,26 @@ impl Quarters {
     const fn new(quarter: i32, step: i32) -> Self {
         const NONE: Quarter = Quarter {
             lanes: [0; 16],
+            spread: [0; 16],
             minima: [0; 16],
         };
-        let mut all = [NONE; 4];
-        let mut q = 0;
-        while q < 4 {
-            let mut i = 0;
-            while i < 16 {
-                all[q].lanes[i] = q as i32 * quarter + (i % 4) as i32 * step;
-                all[q].minima[i] = 6 + 2 * q as i32 + (i % 4) as i32;
-                i += 1;
+        let mut of = [NONE; 4];
+        let mut order = [0; 16];
+        let mut lane = 0;
+        while lane < 16 {
+            let (in_quarter, i) = (lane as i32 / 4, lane as i32 % 4);
+            order[lane] = in_quarter * quarter + i * step;
+            let mut q = 0;
+            while q < 4 {
+                let source = q as i32 * quarter + i * step;
+                of[q].lanes[lane] = source;
+                of[q].spread[(in_quarter * quarter + i * step) as usize] = source;
+                of[q].minima[lane] = 6 + 2 * q as i32 + i;
+                q += 1;
             }
-            q += 1;
+            lane += 1;
         }
-        Self(all)
+        Self { of, order }
     }
 }
 
@@ -68,24 +81,39 @@ impl Quarter {
 #[repr(C, align(64))]
 struct Lanes([[i32; 4]; 4]);
 
-/// The end of rows that end within a unit: quarters of a unit, which join the sums when these are down to four lanes. Four
-/// columns share a vector where there are many columns.
+/// The end of rows that end within a unit: quarters of a unit, which join the sums when these are down to four lanes.
 #[derive(Clone, Copy)]
-pub(super) struct Tail {
-    pub(super) n_quarters: usize,
+pub(super) struct Tail<'a> {
+    pub(super) quarters: &'a [Quarter],
+    /// See [`Quarters`].
+    pub(super) order: &'a [i32; 16],
 }
 
-impl Tail {
-    /// Columns from which on they share vectors, as [`four_lanes`] wants them.
+impl Tail<'_> {
+    /// Columns from which on four share a vector, as [`four_lanes`] wants them. Of fewer, four rows do.
     pub(super) const SHARED: usize = 5;
 
-    /// Which [`Prepared`] has quarter `k` of a column, and in which of its quarters, where columns share vectors. Fewer have the
-    /// whole last unit each, in order.
+    /// Which [`Prepared`] has quarter `k` of a column, and in which of its quarters, where columns share vectors.
     pub(super) fn place(self, column: usize, k: usize) -> (usize, usize) {
         (
-            (column / 16 * self.n_quarters + k) * 4 + column % 4,
+            (column / 16 * self.quarters.len() + k) * 4 + column % 4,
             column / 4 % 4,
         )
+    }
+
+    /// Adds the product of a unit made of one quarter of four rows each, whose sums are the quarters of `acc`.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(super) fn step<const MINIMA: bool>(self, w: &Weights, x: &Prepared, acc: __m512) -> __m512 {
+        let (sums, scales) = unit_sums::<MINIMA>(w, x);
+        let order = load512::<0, _>(self.order);
+        let sums = _mm512_cvtepi32_ps(_mm512_permutexvar_epi32(order, sums));
+        let acc = _mm512_fmadd_ps(sums, _mm512_permutexvar_ps(order, scales), acc);
+        if !MINIMA {
+            return acc;
+        }
+        let minima = _mm512_permutexvar_ps(load512::<0, _>(&MINIMA_OF_QUARTERS), w.minima);
+        _mm512_fmadd_ps(minima, _mm512_castsi512_ps(load512::<0, _>(&x.sums)), acc)
     }
 }
 
@@ -109,38 +137,26 @@ pub(super) fn store_quarter(x: &Activations, quarter: &Quarter, dst: &mut Prepar
     store128(&mut dst[6].0[place], sums);
 }
 
-/// The products of the quarters of one column, as `step` adds them where columns share vectors.
+/// A quarter in the place of every quarter, in the order of the unit; but sums in the order of quarters.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(super) fn step_quarters<const MINIMA: bool>(
-    w: &Weights,
-    x: &Prepared,
-    quarters: &[Quarter],
-    mut acc: __m128,
-) -> __m128 {
-    let (sums, scales) = unit_sums::<MINIMA>(w, x);
-    for quarter in quarters {
-        let lanes = load512::<0, _>(&quarter.lanes);
-        let sums = _mm512_castsi512_si128(_mm512_permutexvar_epi32(lanes, sums));
-        let scales = _mm512_castps512_ps128(_mm512_permutexvar_ps(lanes, scales));
-        acc = _mm_fmadd_ps(_mm_cvtepi32_ps(sums), scales, acc);
-        if MINIMA {
-            let lanes = load512::<0, _>(&quarter.minima);
-            let sums = _mm512_castsi512_ps(load512::<0, _>(&x.sums));
-            let sums = _mm512_maskz_permutexvar_ps(SUMS_OF_QUARTER, lanes, sums);
-            let minima = _mm512_permutexvar_ps(lanes, w.minima);
-            acc = _mm_fmadd_ps(
-                _mm512_castps512_ps128(minima),
-                _mm512_castps512_ps128(sums),
-                acc,
-            );
-        }
-    }
-    acc
+pub(super) fn spread_quarter(x: &Activations, quarter: &Quarter, dst: &mut Prepared) {
+    let lanes = load512::<0, _>(&quarter.spread);
+    let minima = load512::<0, _>(&quarter.minima);
+    let spread = Activations {
+        q: x.q.map(|q| _mm512_permutexvar_epi32(lanes, q)),
+        start: _mm512_permutexvar_epi32(lanes, x.start),
+        scales: _mm512_permutexvar_ps(lanes, x.scales),
+        sums: _mm512_maskz_permutexvar_ps(SUMS_OF_QUARTER, minima, x.sums),
+    };
+    spread.store(dst);
 }
 
-/// Lanes of a quarter that have minima and sums, of two groups of 32.
-const SUMS_OF_QUARTER: u16 = 0b1100;
+/// Lanes of minima in a unit of four quarters, in the order of quarters.
+const MINIMA_OF_QUARTERS: [i32; 16] = [6, 7, 8, 9, 8, 9, 10, 11, 10, 11, 12, 13, 12, 13, 14, 15];
+
+/// Lanes of a quarter that have minima and sums, of two groups of 32, in every quarter.
+const SUMS_OF_QUARTER: u16 = 0b1100_1100_1100_1100;
 
 /// The first `n_values` of a block moved to its end, and zeros before them.
 pub(super) fn at_the_end(x: &ActivationBlock, n_values: usize) -> ActivationBlock {
