@@ -2,14 +2,15 @@
 
 use rsllm_quant::GgmlType;
 use rsllm_tensor::{
-    Activation, AttentionParams, Backend, BackendError, GatedFfn, KvLayout, LowRank, MoeFfn,
-    MoeRouteParams, Op, PageId, Product, RopeParams, RopeTable, RowSet, Step, StepLimits,
+    Activation, AttentionParams, Backend, BackendError, GatedFfn, HeadProducts, KvLayout, LowRank,
+    MoeFfn, MoeRouteParams, Op, PageId, Product, RopeParams, RopeTable, RowSet, Step, StepLimits,
     WeightSource,
 };
 
 use crate::adapters;
 use crate::attention::{Attention, AttentionScratch};
 use crate::ffn;
+use crate::heads;
 use crate::isa::Isa;
 use crate::kernels::Kernels;
 use crate::kv::CpuKv;
@@ -283,6 +284,34 @@ impl Backend for CpuBackend {
         products::run(&mut self.products(rows), products, x, counts)
     }
 
+    fn matmul_add(
+        &mut self,
+        dst: &mut CpuBuffer,
+        product: Product<'_, Self>,
+        x: &CpuBuffer,
+        rows: RowSet,
+    ) -> Result<()> {
+        let counts = self.step.counts_of(rows);
+        products::add(&mut self.products(rows), dst, product, x, counts)
+    }
+
+    fn project_heads(
+        &mut self,
+        q: &mut CpuBuffer,
+        kv: &mut CpuKv,
+        x: &CpuBuffer,
+        heads: &HeadProducts<'_, CpuWeight>,
+        scratch: [&mut CpuBuffer; 2],
+    ) -> Result<()> {
+        let matmul = &mut Matmul {
+            kernels: self.kernels,
+            pool: &mut self.pool,
+            scratch: &mut prepared(self.scratch.as_mut()).matmul,
+            outputs: false,
+        };
+        heads::run(matmul, &self.step, q, kv, x, heads, scratch)
+    }
+
     fn matmul_to_host(
         &mut self,
         host: &mut [f32],
@@ -386,7 +415,7 @@ impl Backend for CpuBackend {
         ops::rope(
             self.kernels,
             &mut self.pool,
-            x.rows_mut(n_rows),
+            (x.rows_mut(n_rows), 0),
             width,
             head_dim,
             rope,
@@ -394,9 +423,7 @@ impl Backend for CpuBackend {
     }
 
     fn hadamard(&mut self, x: &mut CpuBuffer, block: usize) -> Result<()> {
-        let ones = block.count_ones() as usize;
-        check(Op::Hadamard, "ones in the block's length", 1, ones)?;
-        check(Op::Hadamard, "partial block", 0, x.width % block)?;
+        heads::check_block(block, x.width)?;
         let (width, pool) = (x.width, &mut self.pool);
         let rows = x.rows_mut(self.step.counts.n_rows);
         ops::hadamard(self.kernels, pool, rows, width, block)
@@ -411,8 +438,8 @@ impl Backend for CpuBackend {
             &mut self.pool,
             &self.step,
             kv,
-            k.rows(n_rows),
-            v.rows(n_rows),
+            [k.rows(n_rows), v.rows(n_rows)],
+            0,
         )
     }
 
@@ -486,22 +513,33 @@ impl Backend for CpuBackend {
         rows: RowSet,
     ) -> Result<()> {
         let counts = self.step.counts_of(rows);
-        ffn::run(&mut self.products(rows), dst, x, ffn, inner, counts)
+        ffn::run(&mut self.products(rows), dst, None, x, ffn, inner, counts)
+    }
+
+    fn gated_ffn_add(
+        &mut self,
+        dst: &mut CpuBuffer,
+        branch: &mut CpuBuffer,
+        x: &CpuBuffer,
+        ffn: &GatedFfn<'_, CpuWeight>,
+        inner: [&mut CpuBuffer; 2],
+        rows: RowSet,
+    ) -> Result<()> {
+        let counts = self.step.counts_of(rows);
+        let matmul = &mut self.products(rows);
+        ffn::run(matmul, dst, Some(branch), x, ffn, inner, counts)
     }
 
     fn add(&mut self, dst: &mut CpuBuffer, x: &CpuBuffer, rows: RowSet) -> Result<()> {
         check(Op::Add, "width", dst.width, x.width)?;
         let n_rows = self.step.counts_of(rows).n_rows;
-        let (width, x, kernel) = (dst.width, x.rows(n_rows), self.kernels.elementwise.add);
-        ops::for_rows(
-            &mut self.pool,
-            Op::Add,
+        let (width, pool) = (dst.width, &mut self.pool);
+        ops::add(
+            self.kernels,
+            pool,
             dst.rows_mut(n_rows),
+            x.rows(n_rows),
             width,
-            |first, rows| {
-                // SAFETY: the table belongs to an instruction set this machine has.
-                unsafe { kernel(rows, &x[first * width..]) };
-            },
         )
     }
 

@@ -11,10 +11,12 @@ use crate::threads::WorkerPanicked;
 use crate::tiles::{Inner, Source, Tokens};
 use crate::weight::CpuWeight;
 
-/// `dst = down · (act(gate · x) * (up · x))`, with `inner` as scratch. Errors name what has the wrong shape.
+/// `dst = down · (act(gate · x) * (up · x))`, with `inner` as scratch; with a `branch` as more of it, `dst += …`. Errors name what has
+/// the wrong shape.
 pub(crate) fn run(
     matmul: &mut Matmul<'_>,
     dst: &mut CpuBuffer,
+    branch: Option<&mut CpuBuffer>,
     x: &CpuBuffer,
     ffn: &GatedFfn<'_, CpuWeight>,
     inner: [&mut CpuBuffer; 2],
@@ -23,6 +25,9 @@ pub(crate) fn run(
     let op = Op::GatedFfn;
     let (embed_dim, ffn_dim) = (ffn.down.0.n_rows, ffn.down.0.row_len);
     check(op, "output width", embed_dim, dst.width)?;
+    if let Some(branch) = &branch {
+        check(op, "width of the branch", embed_dim, branch.width)?;
+    }
     for (weight, buffer) in [ffn.gate.0, ffn.up.0].into_iter().zip(&inner) {
         check(op, "input width", weight.row_len, x.width)?;
         check(op, "inner width", ffn_dim, weight.n_rows)?;
@@ -55,6 +60,7 @@ pub(crate) fn run(
                 down.to(&mut dst[..n_prefill * embed_dim]),
                 tokens,
                 None,
+                branch.is_some(),
             )
             .map_err(|WorkerPanicked| BackendError::WorkerPanicked { op })?;
         n_done = n_prefill;
@@ -75,7 +81,12 @@ pub(crate) fn run(
         ffn_dim,
     )?;
     let dst = &mut dst[n_done * embed_dim..];
-    matmul.run(&mut [down.to(dst)], gates, n_rows, n_prefill)
+    let Some(branch) = branch else {
+        return matmul.run(&mut [down.to(dst)], gates, n_rows, n_prefill);
+    };
+    let branch = branch.rows_mut(n_rows);
+    matmul.run(&mut [down.to(&mut *branch)], gates, n_rows, n_prefill)?;
+    ops::add(matmul.kernels, matmul.pool, dst, branch, embed_dim)
 }
 
 fn source<'a>(

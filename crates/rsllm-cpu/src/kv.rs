@@ -33,8 +33,8 @@ impl CpuKv {
         })?;
         Ok(Self {
             layout: *layout,
-            k: Aligned::new(allocator, "K pages", bytes)?,
-            v: Aligned::new(allocator, "V pages", bytes)?,
+            k: Aligned::sparse(allocator, "K pages", bytes)?,
+            v: Aligned::sparse(allocator, "V pages", bytes)?,
         })
     }
 

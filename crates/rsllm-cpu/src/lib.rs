@@ -9,6 +9,7 @@ mod backend;
 #[doc(hidden)]
 pub mod bench_support;
 mod ffn;
+mod heads;
 mod isa;
 mod kernels;
 mod kv;

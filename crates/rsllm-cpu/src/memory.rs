@@ -16,6 +16,9 @@ pub(crate) struct Aligned<T> {
 /// A cache line.
 const LINE: usize = 64;
 
+/// A large page.
+const LARGE_PAGE: usize = 2 << 20;
+
 /// Counts what is allocated; as a planner it only counts.
 #[derive(Debug, Default)]
 pub(crate) struct Allocator {
@@ -26,11 +29,34 @@ pub(crate) struct Allocator {
 }
 
 impl<T: Pod> Aligned<T> {
-    /// `len` zeroes; `what` is named when there is no memory.
+    /// `len` zeroes, in large pages where it fills them and the system has them; `what` is named when there is no memory.
     pub(crate) fn new(
         allocator: &mut Allocator,
         what: &str,
         len: usize,
+    ) -> Result<Self, BackendError> {
+        let large = len.saturating_mul(size_of::<T>()) >= LARGE_PAGE;
+        let array = Self::starting_at(allocator, what, len, if large { LARGE_PAGE } else { LINE })?;
+        if large && !allocator.only_plans {
+            advise_large_pages(bytemuck::cast_slice(array.as_slice()));
+        }
+        Ok(array)
+    }
+
+    /// As [`Self::new`] for what may stay mostly untouched: in pages of the usual size.
+    pub(crate) fn sparse(
+        allocator: &mut Allocator,
+        what: &str,
+        len: usize,
+    ) -> Result<Self, BackendError> {
+        Self::starting_at(allocator, what, len, LINE)
+    }
+
+    fn starting_at(
+        allocator: &mut Allocator,
+        what: &str,
+        len: usize,
+        alignment: usize,
     ) -> Result<Self, BackendError> {
         let bytes = (len as u64).saturating_mul(size_of::<T>() as u64);
         let no_memory = || BackendError::OutOfMemory {
@@ -45,10 +71,10 @@ impl<T: Pod> Aligned<T> {
         let bytes: Vec<u8> = if allocator.only_plans {
             Vec::new()
         } else {
-            let with_room = n_bytes.checked_add(LINE - 1).ok_or_else(no_memory)?;
+            let with_room = n_bytes.checked_add(alignment - 1).ok_or_else(no_memory)?;
             bytemuck::allocation::try_zeroed_vec(with_room).map_err(|()| no_memory())?
         };
-        let start = bytes.as_ptr().addr().next_multiple_of(LINE) - bytes.as_ptr().addr();
+        let start = bytes.as_ptr().addr().next_multiple_of(alignment) - bytes.as_ptr().addr();
         Ok(Self {
             bytes,
             start,
@@ -66,6 +92,18 @@ impl<T: Pod> Aligned<T> {
             &mut self.bytes[self.start..self.start + self.len * size_of::<T>()],
         )
     }
+}
+
+/// Asks for large pages for those that `bytes`, which begin at one, fill. Only advice: refused, it changes nothing but speed.
+fn advise_large_pages(bytes: &[u8]) {
+    let whole = bytes.len() / LARGE_PAGE * LARGE_PAGE;
+    #[cfg(target_os = "linux")]
+    // SAFETY: pages of this array; the advice does not change what they hold.
+    unsafe {
+        libc::madvise(bytes.as_ptr().cast_mut().cast(), whole, libc::MADV_HUGEPAGE);
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = whole;
 }
 
 /// Asks for the cache line at the start of `bytes`, which will be read soon, in L2. Nothing where the processor knows no such hint.

@@ -239,7 +239,7 @@ impl<'a> Experts<'a> {
                 rows: Some(chosen),
             };
             return matmul
-                .gated_ffn_tiles(tiles, &inner, target, tokens, Some(places))
+                .gated_ffn_tiles(tiles, &inner, target, tokens, Some(places), false)
                 .map_err(|WorkerPanicked| BackendError::WorkerPanicked { op: Op::MoeFfn });
         }
         self.gathered(expert, x, if prefill { n } else { 0 })

@@ -63,6 +63,21 @@ pub(crate) fn norm_in_place(
     })
 }
 
+/// `dst += x`, rows of `width` values.
+pub(crate) fn add(
+    kernels: &Kernels,
+    pool: &mut ThreadPool,
+    dst: &mut [f32],
+    x: &[f32],
+    width: usize,
+) -> Result<(), BackendError> {
+    let kernel = kernels.elementwise.add;
+    for_rows(pool, Op::Add, dst, width, |first, rows| {
+        // SAFETY: the table belongs to an instruction set this machine has.
+        unsafe { kernel(rows, &x[first * width..]) };
+    })
+}
+
 /// `gate = act(gate) * up`, rows of `width` values.
 pub(crate) fn gate(
     kernels: &Kernels,
@@ -85,11 +100,11 @@ pub(crate) fn gate(
     )
 }
 
-/// Rotate every head of every row.
+/// Rotate every head of the rows of `x`, which are the step's from `first_row` on.
 pub(crate) fn rope(
     kernels: &Kernels,
     pool: &mut ThreadPool,
-    x: &mut [f32],
+    (x, first_row): (&mut [f32], usize),
     width: usize,
     head_dim: usize,
     rope: &RopeState,
@@ -98,10 +113,11 @@ pub(crate) fn rope(
         RopeStyle::Interleaved => kernels.elementwise.rope_interleaved,
         RopeStyle::HalfSplit => kernels.elementwise.rope_half_split,
     };
-    for_rows(pool, Op::Rope, x, width, |first_row, rows| {
+    for_rows(pool, Op::Rope, x, width, |first, rows| {
+        let tables = &rope.cos_sin[(first_row + first) * rope.n_rot..];
         for (row, tables) in rows
             .chunks_exact_mut(width)
-            .zip(rope.cos_sin[first_row * rope.n_rot..].chunks_exact(rope.n_rot))
+            .zip(tables.chunks_exact(rope.n_rot))
         {
             for head in row.chunks_exact_mut(head_dim) {
                 // SAFETY: the table belongs to an instruction set this machine has.
@@ -128,13 +144,14 @@ pub(crate) fn hadamard(
     })
 }
 
-/// Write K and V rows to the pages of their sequences.
+/// Write K and V rows to the pages of their sequences: `k` and `v` are those of the step's rows from `first_row` on, where a
+/// sequence begins.
 pub(crate) fn kv_store(
     pool: &mut ThreadPool,
     step: &StepState,
     kv: &mut CpuKv,
-    k: &[f32],
-    v: &[f32],
+    [k, v]: [&[f32]; 2],
+    first_row: usize,
 ) -> Result<(), BackendError> {
     let layout = kv.layout;
     let row_bytes = layout.row_bytes();
@@ -143,13 +160,14 @@ pub(crate) fn kv_store(
         SharedSlice::new(kv.k.as_mut_slice()),
         SharedSlice::new(kv.v.as_mut_slice()),
     );
-    for sequence in &step.sequences {
+    let rest = step.sequences.partition_point(|s| s.first_row < first_row);
+    for sequence in &step.sequences[rest..] {
         let pages = step.pages_of(sequence);
         pool.run_pieces(sequence.n_rows, (PARALLEL_MIN / width).max(1), |rows, _| {
             for i in rows {
                 let index = sequence.first_index + i;
                 let page = pages[index / layout.page_len].of(layout.group) as usize;
-                let row = (sequence.first_row + i) * width;
+                let row = (sequence.first_row - first_row + i) * width;
                 for head in 0..layout.n_kv_heads {
                     let at = CpuKv::row_offset(&layout, page, head, index % layout.page_len);
                     let from = row + head * layout.head_dim;

@@ -269,6 +269,11 @@ impl<'a, T> SharedSlice<'a, T> {
         }
     }
 
+    /// Where a value lies, for hints.
+    pub(crate) fn address(&self, index: usize) -> *const T {
+        self.pointer.wrapping_add(index)
+    }
+
     /// # Safety
     /// No two live results overlap, on any thread.
     pub(crate) unsafe fn range(&self, range: Range<usize>) -> &'a mut [T] {

@@ -7,6 +7,7 @@
 //! The inner products of a gated FFN never leave the tiles: two results are gated where they lie, and a tile of them,
 //! rounded to bf16, is a tile of the next product's activations.
 
+mod heads;
 mod sink;
 mod strip;
 
@@ -19,6 +20,7 @@ use crate::matmul::{Matmul, Output, Pieces, Target, Vec4};
 use crate::memory::{Aligned, Allocator};
 use crate::threads::{SharedSlice, ThreadPool, WorkerPanicked};
 use crate::weight::CpuWeight;
+pub(crate) use heads::{Heads, Kind};
 use sink::{Gated, Sink};
 use strip::Strip;
 
@@ -44,6 +46,8 @@ pub(crate) struct TileScratch {
     panel: Aligned<u16>,
     /// `[panel of the strip][group][2][TILE_F32]`.
     accumulators: Aligned<f32>,
+    /// Results of 16 tokens, `[token][row of the strip]`.
+    staged: Aligned<f32>,
 }
 
 impl TileScratch {
@@ -57,6 +61,7 @@ impl TileScratch {
                 "tile accumulators",
                 MOST_STRIP_ROWS / PANEL_ROWS * groups * 2 * TILE_F32,
             )?,
+            staged: Aligned::new(allocator, "tile results", GROUP * MOST_STRIP_ROWS)?,
         })
     }
 
@@ -137,7 +142,53 @@ impl Matmul<'_> {
             rows: None,
         };
         let (threads, packed) = (&mut self.scratch.tiles, &mut self.scratch.tile_packed);
-        Product::of(tiles, self.pool, threads, packed, tokens, row_len)?.run(targets, None)
+        Product::of(tiles, self.pool, threads, packed, tokens, row_len)?.run(targets, None, false)
+    }
+
+    /// `target.dst += target.weight · x` of prompt rows, for a weight that [`Self::adding_tiles`] lets pass.
+    pub(crate) fn add_tiles(
+        &mut self,
+        tiles: &'static Tiles,
+        target: Target<'_>,
+        tokens: Tokens<'_>,
+    ) -> Result<(), WorkerPanicked> {
+        let row_len = target.weight.row_len;
+        let (threads, packed) = (&mut self.scratch.tiles, &mut self.scratch.tile_packed);
+        Product::of(tiles, self.pool, threads, packed, tokens, row_len)?.run(
+            &mut [target],
+            None,
+            true,
+        )
+    }
+
+    /// The tile unit, if prompt rows of these products go there.
+    pub(crate) fn adding_tiles(&self, weights: &[&CpuWeight]) -> Option<&'static Tiles> {
+        self.kernels
+            .tiles
+            .filter(|_| !self.outputs && weights.iter().all(|weight| weight.takes_tiles()))
+    }
+
+    /// The tile unit, if products with these weights can go from there to heads of `head_dim`.
+    pub(crate) fn head_tiles(
+        &self,
+        weights: [&CpuWeight; 3],
+        head_dim: usize,
+    ) -> Option<&'static Tiles> {
+        let fits = head_dim.is_multiple_of(PANEL_ROWS) && head_dim <= MOST_STRIP_ROWS;
+        self.adding_tiles(&weights).filter(|_| fits)
+    }
+
+    /// Queries, keys and values of prompt rows, made by these weights.
+    pub(crate) fn heads_tiles(
+        &mut self,
+        tiles: &'static Tiles,
+        weights: [&CpuWeight; 3],
+        heads: &Heads<'_>,
+        tokens: Tokens<'_>,
+    ) -> Result<(), WorkerPanicked> {
+        let row_len = weights[0].row_len;
+        let (threads, packed) = (&mut self.scratch.tiles, &mut self.scratch.tile_packed);
+        Product::of(tiles, self.pool, threads, packed, tokens, row_len)?.run_heads(weights, heads)
     }
 
     /// The tile unit and whether a gated FFN of prompt rows fits it as one operation.
@@ -154,7 +205,7 @@ impl Matmul<'_> {
     }
 
     /// `target = down · (act(gate · x) * (up · x))` of prompt rows, down being the target's weight. `places` are the rows of the
-    /// target that tokens' results go to; without it they follow each other. For weights that [`Self::gated_tiles`] lets pass.
+    /// target that tokens' results go to; without it they follow each other. With `add` they are added to what is there. For weights that [`Self::gated_tiles`] lets pass.
     pub(crate) fn gated_ffn_tiles(
         &mut self,
         tiles: &'static Tiles,
@@ -162,6 +213,7 @@ impl Matmul<'_> {
         target: Target<'_>,
         tokens: Tokens<'_>,
         places: Option<&[u32]>,
+        add: bool,
     ) -> Result<(), WorkerPanicked> {
         let row_len = inner.gate.weight.row_len;
         // What the f32 product would pack to; it has no part in this one.
@@ -175,8 +227,19 @@ impl Matmul<'_> {
             hidden,
         )?;
         product.packed = hidden;
-        product.run(&mut [target], places)
+        product.run(&mut [target], places, add)
     }
+}
+
+/// Asks for the cache line of a value that will be written soon.
+fn prefetch_to_write(values: &SharedSlice<'_, f32>, index: usize) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a hint, of an address that is not looked at; every processor with a tile unit has it.
+    unsafe {
+        std::arch::asm!("prefetchw [{}]", in(reg) values.address(index), options(nostack, readonly, preserves_flags));
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (values, index);
 }
 
 /// Values of packed activations.
@@ -259,6 +322,7 @@ impl<'a> Product<'a> {
         &mut self,
         targets: &mut [Target<'_>],
         places: Option<&[u32]>,
+        add: bool,
     ) -> Result<(), WorkerPanicked> {
         let total_rows: usize = targets.iter().map(|t| t.weight.n_rows).sum();
         let strips = Pieces::with_rows(
@@ -274,7 +338,41 @@ impl<'a> Product<'a> {
                 matrix: output.matrix,
                 bias: output.bias,
             };
-            (Sink::Rows { output, places }, [Some(source), None], rows)
+            let sink = Sink::Rows {
+                output,
+                places,
+                add,
+            };
+            (sink, [Some(source), None], rows)
+        })
+    }
+
+    /// To heads.
+    fn run_heads(
+        &mut self,
+        weights: [&CpuWeight; 3],
+        heads: &Heads<'_>,
+    ) -> Result<(), WorkerPanicked> {
+        let total_rows: usize = weights.iter().map(|weight| weight.n_rows).sum();
+        let most = self.strip_rows(total_rows, weights[0].row_len, 1);
+        let strip_rows = (most / heads.head_dim).max(1) * heads.head_dim;
+        let kinds = [Kind::Query, Kind::Key, Kind::Value];
+        let n_strips = weights.map(|weight| weight.n_rows.div_ceil(strip_rows));
+        self.run_strips(n_strips.iter().sum(), |piece| {
+            let (mut target, mut piece) = (0, piece);
+            while piece >= n_strips[target] {
+                piece -= n_strips[target];
+                target += 1;
+            }
+            let weight = weights[target];
+            let source = Source {
+                weight,
+                matrix: 0,
+                bias: None,
+            };
+            let rows = piece * strip_rows..weight.n_rows.min((piece + 1) * strip_rows);
+            let kind = kinds[target];
+            (Sink::Heads { heads, kind }, [Some(source), None], rows)
         })
     }
 
@@ -312,7 +410,9 @@ impl<'a> Product<'a> {
         } else {
             MOST_STRIP_ROWS
         };
-        (total_rows / (3 * self.pool.n_threads()))
+        // Where activations come from L3, wide strips are worth more than even shares.
+        let each = if row_len <= RESIDENT_K { 3 } else { 2 };
+        (total_rows / (each * self.pool.n_threads()))
             .next_multiple_of(PANEL_ROWS)
             .clamp(PANEL_ROWS, most_rows / n_sources)
     }

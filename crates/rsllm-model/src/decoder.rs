@@ -278,34 +278,54 @@ impl<B: Backend> BackendSegment<B> {
             }
         };
         let attn_output = &weights.attention.attn_output;
-        let bias = attn_output.bias.as_ref();
-        backend.matmul(
-            &mut [Product {
-                dst: &mut *branch,
-                weight: &attn_output.weight,
-                bias,
-            }],
-            attended,
-            rows,
-        )?;
-        apply_adapters(backend, attn_output, branch, attended, rows)?;
-        if let Some(norm) = &weights.post_attention_norm {
-            backend.rms_norm_in_place(branch, norm, eps, rows)?;
+        let product = Product::new(
+            &mut *branch,
+            (&attn_output.weight, attn_output.bias.as_ref()),
+        );
+        if weights.post_attention_norm.is_none() && attn_output.adapters.is_empty() {
+            backend.matmul_add(hidden, product, attended, rows)?;
+        } else {
+            backend.matmul(&mut [product], attended, rows)?;
+            apply_adapters(backend, attn_output, branch, attended, rows)?;
+            add_branch(
+                backend,
+                hidden,
+                branch,
+                weights.post_attention_norm.as_ref(),
+                eps,
+                rows,
+            )?;
         }
-        backend.add(hidden, branch, rows)?;
 
         backend.rms_norm(normed, hidden, &weights.ffn_norm, eps, rows)?;
-        Ffn {
+        let ffn = Ffn {
             config: ffn,
             weights: &weights.ffn,
+        };
+        match &weights.post_ffw_norm {
+            None => ffn.add(backend, parts.ffn, [hidden, branch], normed, rows)?,
+            Some(norm) => {
+                ffn.forward(backend, parts.ffn, branch, normed, rows)?;
+                add_branch(backend, hidden, branch, Some(norm), eps, rows)?;
+            }
         }
-        .forward(backend, parts.ffn, branch, normed, rows)?;
-        if let Some(norm) = &weights.post_ffw_norm {
-            backend.rms_norm_in_place(branch, norm, eps, rows)?;
-        }
-        backend.add(hidden, branch, rows)?;
         Ok(())
     }
+}
+
+/// `hidden += branch`, which is normed first where there is a norm for it.
+fn add_branch<B: Backend>(
+    backend: &mut B,
+    hidden: &mut B::Buffer,
+    branch: &mut B::Buffer,
+    norm: Option<&B::Weight>,
+    eps: f32,
+    rows: RowSet,
+) -> Result<(), BackendError> {
+    if let Some(norm) = norm {
+        backend.rms_norm_in_place(branch, norm, eps, rows)?;
+    }
+    backend.add(hidden, branch, rows)
 }
 
 /// Add what the adapters of a linear layer contribute for the sequences that use them.

@@ -5,7 +5,8 @@ use rsllm_tensor::{Backend, BackendError};
 /// What a probe is shown.
 #[derive(Debug, Clone, Copy)]
 pub struct Intermediate<'a> {
-    /// `embed`, `attn_norm`, `q`, `k`, `kqv_out`, `attn_out`, `ffn_inp`, `ffn_norm`, `ffn_out`, `l_out`, `result_norm`.
+    /// `embed`, `attn_norm`, `q`, `k`, `kqv_out`, `attn_out`, `ffn_inp`, `ffn_norm`, `ffn_out`, `l_out`, `result_norm`;
+    /// `q` and `k` as they meet in attention.
     pub name: &'static str,
     /// Layer, 0 outside of layers.
     pub layer: usize,

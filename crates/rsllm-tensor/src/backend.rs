@@ -4,8 +4,8 @@ use rsllm_quant::GgmlType;
 
 use crate::error::BackendError;
 use crate::params::{
-    Activation, AttentionParams, GatedFfn, KvLayout, MoeFfn, MoeRouteParams, Op, RopeParams,
-    RopeTable, RowSet, StepLimits, WeightSource,
+    Activation, AttentionParams, GatedFfn, HeadProducts, KvLayout, MoeFfn, MoeRouteParams, Op,
+    RopeParams, RopeTable, RowSet, StepLimits, WeightSource,
 };
 use crate::step::{PageId, Step};
 
@@ -123,6 +123,70 @@ pub trait Backend: Send + Sized {
         rows: RowSet,
     ) -> Result<()>;
 
+    /// `dst += x · weightᵀ (+ bias)`; the product's own destination is scratch, and holds nothing afterwards.
+    fn matmul_add(
+        &mut self,
+        dst: &mut Self::Buffer,
+        product: Product<'_, Self>,
+        x: &Self::Buffer,
+        rows: RowSet,
+    ) -> Result<()> {
+        let Product {
+            dst: branch,
+            weight,
+            bias,
+        } = product;
+        let mut products = [Product {
+            dst: &mut *branch,
+            weight,
+            bias,
+        }];
+        self.matmul(&mut products, x, rows)?;
+        self.add(dst, branch, rows)
+    }
+
+    /// The products of `x` that make queries, keys and values, each head of q and k normed and rotated, all mixed where they are
+    /// to be; K and V are stored. `scratch` `[rows, n_kv_heads * head_dim]` is for k and v, and holds nothing afterwards.
+    fn project_heads(
+        &mut self,
+        q: &mut Self::Buffer,
+        kv: &mut Self::Kv,
+        x: &Self::Buffer,
+        heads: &HeadProducts<'_, Self::Weight>,
+        scratch: [&mut Self::Buffer; 2],
+    ) -> Result<()> {
+        let [k, v] = scratch;
+        let mut products = [
+            Product::new(&mut *q, heads.q),
+            Product::new(&mut *k, heads.k),
+            Product::new(&mut *v, heads.v),
+        ];
+        self.matmul(&mut products, x, RowSet::All)?;
+        self.finish_heads([q, k, v], kv, heads)
+    }
+
+    /// What [`Backend::project_heads`] does behind the products, in place.
+    fn finish_heads(
+        &mut self,
+        [q, k, v]: [&mut Self::Buffer; 3],
+        kv: &mut Self::Kv,
+        heads: &HeadProducts<'_, Self::Weight>,
+    ) -> Result<()> {
+        for (x, norm) in [&mut *q, &mut *k].into_iter().zip(heads.norms) {
+            if let Some(norm) = norm {
+                self.rms_norm_heads(x, norm, heads.norm_eps)?;
+            }
+            self.rope(x, heads.head_dim, heads.rope)?;
+        }
+        // Scores do not change when Q and K are mixed alike, and what is mixed in V is undone in the sum.
+        if let Some(block) = heads.mixed_block {
+            for x in [&mut *q, &mut *k, &mut *v] {
+                self.hadamard(x, block)?;
+            }
+        }
+        self.kv_store(kv, k, v)
+    }
+
     /// As [`Backend::matmul`] of one product, its result also, or only, in `host` `[rows, weight.n_rows]`.
     fn matmul_to_host(
         &mut self,
@@ -236,6 +300,20 @@ pub trait Backend: Send + Sized {
         self.matmul(&mut products, x, rows)?;
         self.gated_act(gate, up, ffn.activation, rows)?;
         self.matmul(&mut [Product::new(dst, ffn.down)], gate, rows)
+    }
+
+    /// As [`Backend::gated_ffn`], its result added to `dst`; `branch` is scratch for it, and holds nothing afterwards.
+    fn gated_ffn_add(
+        &mut self,
+        dst: &mut Self::Buffer,
+        branch: &mut Self::Buffer,
+        x: &Self::Buffer,
+        ffn: &GatedFfn<'_, Self::Weight>,
+        inner: [&mut Self::Buffer; 2],
+        rows: RowSet,
+    ) -> Result<()> {
+        self.gated_ffn(branch, x, ffn, inner, rows)?;
+        self.add(dst, branch, rows)
     }
 
     /// `dst += x`.

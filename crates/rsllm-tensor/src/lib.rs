@@ -17,7 +17,7 @@ pub use backend::{Backend, LowRank, Product};
 pub use bytes::SharedBytes;
 pub use error::BackendError;
 pub use params::{
-    Activation, AttentionParams, ExpertGating, GatedFfn, KvLayout, KvType, MoeFfn, MoeRouteParams,
-    Op, RopeParams, RopeStyle, RopeTable, RowSet, StepLimits, WeightSource,
+    Activation, AttentionParams, ExpertGating, GatedFfn, HeadProducts, KvLayout, KvType, MoeFfn,
+    MoeRouteParams, Op, RopeParams, RopeStyle, RopeTable, RowSet, StepLimits, WeightSource,
 };
 pub use step::{NO_PAGE, PageGroup, PageId, PageSlot, Step, StepInput, StepSequence};

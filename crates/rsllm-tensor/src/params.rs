@@ -260,6 +260,27 @@ pub struct MoeRouteParams {
     pub scale: f32,
 }
 
+/// What makes a layer's queries, keys and values from its normed input.
+#[derive(Debug)]
+pub struct HeadProducts<'a, W> {
+    /// `[n_heads * head_dim, embed_dim]`, with its bias.
+    pub q: (&'a W, Option<&'a W>),
+    /// `[n_kv_heads * head_dim, embed_dim]`.
+    pub k: (&'a W, Option<&'a W>),
+    /// As `k`.
+    pub v: (&'a W, Option<&'a W>),
+    /// RMS norms of each head of q and of k, `[head_dim]`.
+    pub norms: [Option<&'a W>; 2],
+    /// Of these.
+    pub norm_eps: f32,
+    /// Width of a head.
+    pub head_dim: usize,
+    /// Rotates q and k.
+    pub rope: RopeTable,
+    /// How many values of all three are then mixed; see [`KvType::mixed_block`].
+    pub mixed_block: Option<usize>,
+}
+
 /// The three matrices of a gated FFN, with their biases, and the activation between them.
 #[derive(Debug)]
 pub struct GatedFfn<'a, W> {

@@ -25,7 +25,7 @@ const PAIR: usize = 2 * GROUP;
 /// Fewest lanes of a block that is cut: fewer do not pay for unpacking a page.
 const MIN_LANES: usize = 64;
 /// Most lanes of a block.
-const MAX_LANES: usize = 256;
+const MAX_LANES: usize = 512;
 /// Positions of a left-hand tile of values, and values of K in any tile.
 const DEPTH: usize = 32;
 
@@ -111,7 +111,7 @@ impl Attention<'_> {
         for sequence in step.sequences.iter().filter(in_prefill) {
             let n_lanes = sequence.n_rows * group;
             // Few lanes are cut smaller, or there is not work for every thread.
-            let block_lanes = (n_lanes * layout.n_kv_heads / (4 * n_threads))
+            let block_lanes = (n_lanes * layout.n_kv_heads / (8 * n_threads))
                 .next_multiple_of(PAIR)
                 .clamp(MIN_LANES, MAX_LANES);
             let n_blocks = n_lanes.div_ceil(block_lanes);
@@ -345,23 +345,22 @@ impl Block<'_> {
             let pair = group / 2 * 2;
             let in_pair = 2.min(n_groups - pair);
             let start = pair * GROUP * depth + group % 2 * 2 * TILE_F32;
-            let sums = scratch.lanes.as_slice()[group].sums;
+            let factors = scratch.lanes.as_slice()[group].sums.map(|sum| 1.0 / sum);
+            let lanes = self.lanes_of(group);
             for first in (0..head_dim).step_by(GROUP) {
                 let at = start + (first / DEPTH * in_pair * 2 + first % DEPTH / GROUP) * TILE_F32;
                 let tile = &mut scratch.accumulators.as_mut_slice()[at..at + TILE_F32];
-                // SAFETY: an instruction set of this machine; one tile.
-                unsafe { (self.tiles.transpose)(tile) };
                 let n = GROUP.min(head_dim - first);
-                for ((lane, values), sum) in
-                    self.lanes_of(group).zip(tile.chunks_exact(GROUP)).zip(sums)
-                {
+                let mut dst: [&mut [f32]; GROUP] = std::array::from_fn(|_| &mut [] as &mut [f32]);
+                for (dst, lane) in dst.iter_mut().zip(lanes.clone()) {
                     let start = self.row_offset(lane) + first;
                     // SAFETY: a (token, head) pair belongs to one lane of one block.
-                    let dst = unsafe { output.range(start..start + n) };
-                    let scale = 1.0 / sum;
-                    for (y, &x) in dst.iter_mut().zip(values) {
-                        *y = x * scale;
-                    }
+                    *dst = unsafe { output.range(start..start + n) };
+                }
+                // SAFETY: an instruction set of this machine; one tile.
+                unsafe {
+                    (self.kernels.elementwise.scale_lanes)(tile, &factors);
+                    (self.tiles.scatter)(tile, None, &mut dst[..lanes.len()]);
                 }
             }
         }

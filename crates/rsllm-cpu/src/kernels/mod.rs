@@ -128,19 +128,19 @@ pub(crate) struct Tiles {
     pub(crate) pack: unsafe fn(&[&[f32]], &mut [u16]),
     /// Asks for bytes that will be read soon.
     pub(crate) prefetch: unsafe fn(&[u8]),
-    /// `(a, b, c, accumulate)`: `c` `[group of tokens][2][TILE_F32]` is the product of `a` `[2][k tile][TILE]` and `b`
-    /// `[group of tokens][k tile][TILE]`, or is increased by it.
-    pub(crate) multiply: unsafe fn(&[u16], &[u16], &mut [f32], bool),
+    /// `(a, b, c, accumulate, ahead)`: `c` `[group of tokens][2][TILE_F32]` is the product of `a` `[2][k tile][TILE]` and `b`
+    /// `[group of tokens][k tile][TILE]`, or is increased by it. `ahead` is asked for meanwhile.
+    pub(crate) multiply: MultiplyTiles,
     /// The same one step at a time, for one or two groups of tokens, to be mixed with other work: `clear`, then a `step(a, b)` for
     /// each k tile, with the tiles of the two halves and of the groups, then `finish(c)`.
     pub(crate) clear: unsafe fn(),
     pub(crate) step: unsafe fn([&[u16]; 2], &[&[u16]]),
     pub(crate) finish: unsafe fn(&mut [f32]),
-    /// A result tile to `[16 tokens][16 rows]`.
-    pub(crate) transpose: unsafe fn(&mut [f32]),
     /// `(tile, bias, dst)`: a result tile's weight rows, plus `bias` where given, to the rows of at most 16 tokens. Those are of one
     /// length, at most 16, and so is `bias`.
     pub(crate) scatter: Scatter,
+    /// The same, added to what is there.
+    pub(crate) scatter_add: Scatter,
     /// `(values, tile)`: two result tiles, 32 rows of 16 tokens, to one right-hand tile.
     pub(crate) narrow: unsafe fn(&[f32], &mut [u16]),
     /// As `multiply`, of operands in two parts of bf16, `[high, low]`: all products but that of the low parts. An empty low part
@@ -156,9 +156,11 @@ pub(crate) struct Tiles {
     pub(crate) values: unsafe fn(&[f32], usize, PartsMut<'_>),
     /// `(page, visible, lanes, weights)`: one page's step of the running softmax of sixteen lanes. `weights` are right-hand tiles
     /// `[k tile of positions][TILE]` of `2^(score * factor - maximum)`, in two parts, zero for positions that a lane may not see.
-    /// Returns whether a correction differs from 1. A lane that sees nothing stays as it was.
+    /// The maximum may lag behind by a little. Returns whether a correction differs from 1. A lane that sees nothing stays as it was.
     pub(crate) softmax: SoftmaxTiles,
 }
+
+pub(crate) type MultiplyTiles = unsafe fn(&[u16], &[u16], &mut [f32], bool, &[u16]);
 
 pub(crate) type Scatter = unsafe fn(&[f32], Option<&[f32]>, &mut [&mut [f32]]);
 

@@ -1,8 +1,9 @@
-//! Where a strip's results go: to rows of activations, or, gated, to the tiles of the next product.
+//! Where a strip's results go: to rows of activations, to heads of attention, or, gated, to the tiles of the next product.
 
 use std::ops::Range;
 
-use super::{GROUP, PANEL_ROWS, TILE_K, packed_at};
+use super::heads::{Heads, Kind};
+use super::{GROUP, PANEL_ROWS, TILE_K, packed_at, prefetch_to_write};
 use crate::kernels::{TILE, TILE_F32, Tiles};
 use crate::matmul::Output;
 use crate::threads::SharedSlice;
@@ -14,6 +15,12 @@ pub(super) enum Sink<'a, 't> {
         output: &'a Output<'t>,
         /// Which row a token's results go to; without it they follow each other.
         places: Option<&'a [u32]>,
+        /// Results are added to what is there.
+        add: bool,
+    },
+    Heads {
+        heads: &'a Heads<'t>,
+        kind: Kind,
     },
     Gated(&'a Gated<'t>),
 }
@@ -32,33 +39,42 @@ pub(super) struct Gated<'t> {
 
 impl Sink<'_, '_> {
     /// Results `[panel][group][2][TILE_F32]` of weight rows `rows`; with two weights, panels of the first and of the second take
-    /// turns.
+    /// turns. `staged` holds 16 rows of a strip.
     pub(super) fn write(
         &self,
         tiles: &Tiles,
         rows: &Range<usize>,
         n_tokens: usize,
         results: &mut [f32],
+        staged: &mut [f32],
     ) {
         let n_groups = n_tokens.div_ceil(GROUP);
         let panel_results = n_groups * 2 * TILE_F32;
         match self {
-            Self::Rows { output, places } => {
+            Self::Rows {
+                output,
+                places,
+                add,
+            } => {
                 // All rows of a few tokens: so the pages that are written to change seldom.
                 for group in 0..n_groups {
-                    let tokens = group * GROUP..n_tokens.min((group + 1) * GROUP);
-                    for (first_row, results) in rows
-                        .clone()
-                        .step_by(PANEL_ROWS)
-                        .zip(results.chunks_exact(panel_results))
-                    {
-                        let results = &results[group * 2 * TILE_F32..(group + 1) * 2 * TILE_F32];
-                        for (half, tile) in results.chunks_exact(TILE_F32).enumerate() {
-                            let first_row = first_row + half * GROUP;
-                            let rows = first_row..rows.end.min(first_row + GROUP);
-                            write_tile(tiles, output, *places, rows, tokens.clone(), tile);
-                        }
+                    let places_of = |group| {
+                        let tokens = group * GROUP..n_tokens.min((group + 1) * GROUP);
+                        places_of(tokens, *places, output.weight.n_rows)
+                    };
+                    let (here, next) = (places_of(group), places_of(group + 1));
+                    for (first_row, tile) in tiles_of(rows, group, panel_results, results) {
+                        let rows = first_row..rows.end.min(first_row + GROUP);
+                        write_tile(tiles, output, rows, [&here, &next], *add, tile);
                     }
+                }
+            }
+            Self::Heads { heads, kind } => {
+                for group in 0..n_groups {
+                    let tokens = group * GROUP..n_tokens.min((group + 1) * GROUP);
+                    heads.write(tiles, *kind, rows, tokens, staged, |rows| {
+                        tiles_of(rows, group, panel_results, results)
+                    });
                 }
             }
             Self::Gated(gated) => {
@@ -81,28 +97,70 @@ impl Sink<'_, '_> {
     }
 }
 
-/// A result tile of weight rows `rows` and some tokens.
+/// The result tiles of a group of tokens, each with the first of its weight rows, which begin at `rows`.
+fn tiles_of<'r>(
+    rows: &Range<usize>,
+    group: usize,
+    panel_results: usize,
+    results: &'r [f32],
+) -> impl Iterator<Item = (usize, &'r [f32])> + use<'r> {
+    rows.clone()
+        .step_by(PANEL_ROWS)
+        .zip(results.chunks_exact(panel_results))
+        .flat_map(move |(first_row, results)| {
+            let halves =
+                results[group * 2 * TILE_F32..(group + 1) * 2 * TILE_F32].chunks_exact(TILE_F32);
+            halves
+                .enumerate()
+                .map(move |(half, tile)| (first_row + half * GROUP, tile))
+        })
+}
+
+/// Where the rows of a group of tokens begin.
+struct Places {
+    starts: [usize; GROUP],
+    n: usize,
+}
+
+fn places_of(tokens: Range<usize>, places: Option<&[u32]>, width: usize) -> Places {
+    let mut starts = [0; GROUP];
+    for (start, token) in starts.iter_mut().zip(tokens.clone()) {
+        *start = places.map_or(token, |places| places[token] as usize) * width;
+    }
+    Places {
+        starts,
+        n: tokens.len(),
+    }
+}
+
+/// A result tile of weight rows `rows` to rows of the output; those of the next tokens are asked for.
 fn write_tile(
     tiles: &Tiles,
     output: &Output<'_>,
-    places: Option<&[u32]>,
     rows: Range<usize>,
-    tokens: Range<usize>,
+    [here, next]: [&Places; 2],
+    add: bool,
     tile: &[f32],
 ) {
     if rows.is_empty() {
         return;
     }
+    for start in &next.starts[..next.n] {
+        prefetch_to_write(&output.dst, start + rows.start);
+    }
     let mut dst: [&mut [f32]; GROUP] = std::array::from_fn(|_| &mut [] as &mut [f32]);
-    for (dst, token) in dst.iter_mut().zip(tokens.clone()) {
-        let place = places.map_or(token, |places| places[token] as usize);
-        let start = place * output.weight.n_rows;
+    for (dst, start) in dst.iter_mut().zip(&here.starts[..here.n]) {
         // SAFETY: strips cover disjoint rows of the weight and no two tokens have one place, so these ranges are disjoint.
         *dst = unsafe { output.dst.range(start + rows.start..start + rows.end) };
     }
     let bias = output.bias.map(|bias| &bias[rows]);
+    let write = if add {
+        tiles.scatter_add
+    } else {
+        tiles.scatter
+    };
     // SAFETY: an instruction set of this machine.
-    unsafe { (tiles.scatter)(tile, bias, &mut dst[..tokens.len()]) };
+    unsafe { write(tile, bias, &mut dst[..here.n]) };
 }
 
 impl Gated<'_> {

@@ -3,7 +3,9 @@
 use std::ops::Range;
 
 use super::sink::Sink;
-use super::{FEW_K, GROUP, PANEL_ROWS, Source, TILE_K, TileScratch, blocks, packed_at};
+use super::{
+    BLOCK_K, FEW_K, GROUP, PANEL_ROWS, RESIDENT_K, Source, TILE_K, TileScratch, blocks, packed_at,
+};
 use crate::kernels::{TILE, TILE_F32, Tiles, UnpackTiles};
 
 /// The packed rows of a panel, and of the one behind it.
@@ -87,8 +89,9 @@ impl Strip<'_, '_> {
         }
         let n_results = self.panels().count() * n_groups * 2 * TILE_F32;
         let results = &mut scratch.accumulators.as_mut_slice()[..n_results];
+        let staged = scratch.staged.as_mut_slice();
         self.sink
-            .write(self.tiles, &self.rows, self.n_tokens, results);
+            .write(self.tiles, &self.rows, self.n_tokens, results, staged);
     }
 
     /// Rows of each weight in turn.
@@ -113,6 +116,7 @@ impl Strip<'_, '_> {
             let n_tiles = block.len().div_ceil(TILE_K);
             let start = block.start / TILE_K * n_groups * TILE;
             let b = &packed[start..start + n_groups * n_tiles * TILE];
+            let mut ahead = self.ahead(&block, packed);
             let results = scratch
                 .accumulators
                 .as_mut_slice()
@@ -120,10 +124,31 @@ impl Strip<'_, '_> {
             for (panel, results) in self.panels().zip(results) {
                 let a = &mut scratch.panel.as_mut_slice()[..2 * n_tiles * TILE];
                 unpack(self.tiles, &panel, block.clone(), a);
+                let (accumulate, ahead) = (block.start > 0, ahead.next().unwrap_or_default());
                 // SAFETY: configured by the caller; the slices carry their lengths.
-                unsafe { (self.tiles.multiply)(a, b, results, block.start > 0) };
+                unsafe { (self.tiles.multiply)(a, b, results, accumulate, ahead) };
             }
         }
+    }
+
+    /// The activations of the next block of K, or of the next strip, in a part for each panel; none where they stay in L2 anyway.
+    fn ahead<'p>(
+        &self,
+        block: &Range<usize>,
+        packed: &'p [u16],
+    ) -> impl Iterator<Item = &'p [u16]> + use<'p> {
+        let row_len = self.row_len();
+        let next = if row_len <= RESIDENT_K {
+            0..0
+        } else if block.end < row_len {
+            block.end..row_len.min(block.end + BLOCK_K)
+        } else {
+            0..BLOCK_K
+        };
+        let tile_of = |k: usize| k.div_ceil(TILE_K) * self.n_tokens.div_ceil(GROUP) * TILE;
+        let next = &packed[tile_of(next.start)..tile_of(next.end)];
+        let part = next.len().div_ceil(self.panels().count()).max(1);
+        next.chunks(part.next_multiple_of(TILE))
     }
 
     /// The same for one or two groups of tokens, where unpacking is most of the work: the products of one piece of a panel run

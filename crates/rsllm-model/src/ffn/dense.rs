@@ -7,6 +7,24 @@ use crate::error::ModelError;
 use crate::weights::DenseWeights;
 use crate::workspace::DenseBuffers;
 
+/// The whole of it as one operation, unless an adapter adds to a product before the next operation reads it.
+pub(super) fn fused<B: Backend>(
+    weights: &DenseWeights<B>,
+    activation: Activation,
+) -> Option<GatedFfn<'_, B::Weight>> {
+    let linears = [&weights.ffn_gate, &weights.ffn_up, &weights.ffn_down];
+    if linears.iter().any(|linear| !linear.adapters.is_empty()) {
+        return None;
+    }
+    let [gate, up, down] = linears.map(|linear| (&linear.weight, linear.bias.as_ref()));
+    Some(GatedFfn {
+        gate,
+        up,
+        down,
+        activation,
+    })
+}
+
 pub(super) fn forward<B: Backend>(
     backend: &mut B,
     weights: &DenseWeights<B>,
@@ -22,17 +40,7 @@ pub(super) fn forward<B: Backend>(
         ffn_down,
     } = weights;
     let DenseBuffers { gate, up } = buffers;
-    // An adapter adds to a product before the next operation reads it.
-    if [ffn_gate, ffn_up, ffn_down]
-        .iter()
-        .all(|linear| linear.adapters.is_empty())
-    {
-        let ffn = GatedFfn {
-            gate: (&ffn_gate.weight, ffn_gate.bias.as_ref()),
-            up: (&ffn_up.weight, ffn_up.bias.as_ref()),
-            down: (&ffn_down.weight, ffn_down.bias.as_ref()),
-            activation,
-        };
+    if let Some(ffn) = fused(weights, activation) {
         return Ok(backend.gated_ffn(dst, x, &ffn, [gate, up], rows)?);
     }
     backend.matmul(

@@ -1,6 +1,6 @@
 //! Softmax attention over KV pages.
 
-use rsllm_tensor::{AttentionParams, Backend, Product, RopeTable, RowSet};
+use rsllm_tensor::{AttentionParams, Backend, HeadProducts, Product, RopeTable, RowSet};
 
 use crate::config::AttentionConfig;
 use crate::decoder::apply_adapters;
@@ -32,59 +32,40 @@ impl<B: Backend> Attention<'_, B> {
     ) -> Result<(), ModelError> {
         let AttentionBuffers { q, k, v, out, .. } = buffers;
         let weights = self.weights;
-        backend.matmul(
-            &mut [
-                Product {
-                    dst: q,
-                    weight: &weights.attn_q.weight,
-                    bias: weights.attn_q.bias.as_ref(),
-                },
-                Product {
-                    dst: k,
-                    weight: &weights.attn_k.weight,
-                    bias: weights.attn_k.bias.as_ref(),
-                },
-                Product {
-                    dst: v,
-                    weight: &weights.attn_v.weight,
-                    bias: weights.attn_v.bias.as_ref(),
-                },
-            ],
-            normed,
-            RowSet::All,
-        )?;
-        apply_adapters(backend, &weights.attn_q, q, normed, RowSet::All)?;
-        apply_adapters(backend, &weights.attn_k, k, normed, RowSet::All)?;
-        apply_adapters(backend, &weights.attn_v, v, normed, RowSet::All)?;
-        if let Some(norm) = &weights.attn_q_norm {
-            backend.rms_norm_heads(q, norm, self.norm_eps)?;
-        }
-        if let Some(norm) = &weights.attn_k_norm {
-            backend.rms_norm_heads(k, norm, self.norm_eps)?;
-        }
-        backend.rope(q, self.config.head_dim, self.rope)?;
-        backend.rope(k, self.config.head_dim, self.rope)?;
-        probe.rows(
-            backend,
-            "q",
-            self.layer,
-            q,
-            self.config.n_heads * self.config.head_dim,
-        )?;
-        probe.rows(
-            backend,
-            "k",
-            self.layer,
-            k,
-            self.config.n_kv_heads * self.config.head_dim,
-        )?;
-        // Scores do not change when Q and K are mixed alike, and what is mixed in V is undone in the sum.
-        if let Some(block) = self.mixed_block {
-            for x in [&mut *q, &mut *k, &mut *v] {
-                backend.hadamard(x, block)?;
+        let linears = [&weights.attn_q, &weights.attn_k, &weights.attn_v];
+        let [of_q, of_k, of_v] = linears.map(|linear| (&linear.weight, linear.bias.as_ref()));
+        let heads = HeadProducts {
+            q: of_q,
+            k: of_k,
+            v: of_v,
+            norms: [weights.attn_q_norm.as_ref(), weights.attn_k_norm.as_ref()],
+            norm_eps: self.norm_eps,
+            head_dim: self.config.head_dim,
+            rope: self.rope,
+            mixed_block: self.mixed_block,
+        };
+        // An adapter adds to a product before the next operation reads it, and a probe wants to see K.
+        if probe.function.is_none() && linears.iter().all(|linear| linear.adapters.is_empty()) {
+            backend.project_heads(q, kv, normed, &heads, [&mut *k, &mut *v])?;
+        } else {
+            let mut products = [
+                Product::new(&mut *q, of_q),
+                Product::new(&mut *k, of_k),
+                Product::new(&mut *v, of_v),
+            ];
+            backend.matmul(&mut products, normed, RowSet::All)?;
+            for (linear, dst) in linears.into_iter().zip([&mut *q, &mut *k, &mut *v]) {
+                apply_adapters(backend, linear, dst, normed, RowSet::All)?;
+            }
+            backend.finish_heads([&mut *q, &mut *k, &mut *v], kv, &heads)?;
+            for (name, x, n_heads) in [
+                ("q", &*q, self.config.n_heads),
+                ("k", &*k, self.config.n_kv_heads),
+            ] {
+                let width = n_heads * self.config.head_dim;
+                probe.rows(backend, name, self.layer, x, width)?;
             }
         }
-        backend.kv_store(kv, k, v)?;
         let params = AttentionParams {
             n_heads: self.config.n_heads,
             scale: self.config.scale,

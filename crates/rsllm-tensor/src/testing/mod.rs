@@ -6,6 +6,7 @@
 mod attention;
 mod experts;
 mod ffn;
+mod fused;
 mod matmul;
 mod rows;
 
@@ -30,6 +31,8 @@ pub fn run_suite<B: Backend>(make: impl Fn() -> B) {
     for op in ALL_OPS {
         case::<B>(*op)(&mut make());
     }
+    fused::heads(&mut make());
+    fused::residuals(&mut make());
 }
 
 /// Every operation; [`case`] does not compile without a case for each.

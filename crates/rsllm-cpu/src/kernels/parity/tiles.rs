@@ -54,7 +54,7 @@ fn tiles_hold_rounded_weights_and_give_their_products() {
             // SAFETY: as above; the tiles are configured in between.
             unsafe {
                 (tiles.configure)();
-                (tiles.multiply)(&a, &b, &mut c, false);
+                (tiles.multiply)(&a, &b, &mut c, false, &b);
                 (tiles.release)();
             }
             let first = c.clone();
@@ -63,17 +63,13 @@ fn tiles_hold_rounded_weights_and_give_their_products() {
             // SAFETY: as above.
             unsafe {
                 (tiles.configure)();
-                (tiles.multiply)(&a, &b[..group_len], alone, false);
+                (tiles.multiply)(&a, &b[..group_len], alone, false, &[]);
                 assert_eq!(alone, &first[..2 * TILE_F32], "alone and in company");
-                (tiles.multiply)(&a, &b[..group_len], alone, true);
+                (tiles.multiply)(&a, &b[..group_len], alone, true, &a);
                 (tiles.release)();
             }
             for (i, tile) in first.chunks_exact(TILE_F32).enumerate() {
-                let mut transposed = tile.to_vec();
-                // SAFETY: as above.
-                unsafe { (tiles.transpose)(&mut transposed) };
                 for (j, &found) in tile.iter().enumerate() {
-                    assert_eq!(transposed[j % 16 * 16 + j / 16], found);
                     let (row, token) = (i % 2 * 16 + j / 16, i / 2 * 16 + j % 16);
                     let (mut sum, mut size) = (0.0, 0.0);
                     for k in 0..row_len {
@@ -109,6 +105,13 @@ fn results_reach_rows_of_any_width_and_the_next_operand() {
                 let mut dst: Vec<&mut [f32]> = rows.chunks_mut(width).collect();
                 // SAFETY: `tables` gives instruction sets this machine has.
                 unsafe { (tiles.scatter)(&results[..TILE_F32], bias, &mut dst) };
+                let mut sums = vec![0.25; n_tokens * width];
+                let mut dst: Vec<&mut [f32]> = sums.chunks_mut(width).collect();
+                // SAFETY: as above.
+                unsafe { (tiles.scatter_add)(&results[..TILE_F32], bias, &mut dst) };
+                for (sum, row) in sums.iter().zip(&rows) {
+                    assert_eq!(*sum, 0.25 + row);
+                }
                 for (i, found) in rows.into_iter().enumerate() {
                     let (token, row) = (i / width, i % width);
                     let expected = results[row * 16 + token] + bias.map_or(0.0, |bias| bias[row]);
@@ -293,12 +296,18 @@ fn a_step_of_the_softmax_weights_what_is_visible() {
                         .clone()
                         .map(score)
                         .fold(f64::from(before.maxima[lane]), f64::max);
-                    let correction = (f64::from(before.maxima[lane]) - most).exp2();
+                    // It lags behind what is seen, by so much that weights stay below 2^8.
+                    let maximum = f64::from(lanes.maxima[lane]);
+                    assert!(most - maximum <= 8.0 + 1e-5, "{n} {lane}");
+                    if maximum != f64::from(before.maxima[lane]) {
+                        assert!((maximum - most).abs() < 1e-5, "{n} {lane}");
+                    }
+                    let correction = (f64::from(before.maxima[lane]) - maximum).exp2();
                     assert!((f64::from(lanes.corrections[lane]) - correction).abs() < 1e-5);
                     let mut sum = 2.0 * correction;
                     for p in 0..depth {
                         let expected = if sees(p) {
-                            (score(p) - most).exp2()
+                            (score(p) - maximum).exp2()
                         } else {
                             0.0
                         };
@@ -314,6 +323,7 @@ fn a_step_of_the_softmax_weights_what_is_visible() {
                     if seen.count() == 0 {
                         assert_eq!(lanes.corrections[lane], 1.0);
                         assert_eq!(lanes.sums[lane], before.sums[lane]);
+                        assert_eq!(lanes.maxima[lane], before.maxima[lane]);
                     }
                 }
             }

@@ -12,6 +12,9 @@ use super::product::transposed;
 use crate::kernels::x86_64::avx512::simd::{load_f32, load512, store_f32, store512};
 use crate::kernels::{Lanes, PartsMut, ScoreTiles, TILE, Visible};
 
+/// How far scores, of the base 2, may lie above the running maximum.
+const SLACK: f32 = 8.0;
+
 /// Positions of a chunk: two tiles of keys, one depth of values.
 const CHUNK: usize = 32;
 
@@ -199,7 +202,10 @@ fn step(
     }
     let largest = _mm512_mul_ps(_mm512_max_ps(largest[0], largest[1]), factor);
     let before = load_f32(&lanes.maxima);
-    let maximum = _mm512_max_ps(largest, before);
+    // A maximum that grew little stays: weights are then no larger than 2^8, and nothing accumulated need be corrected.
+    let grown =
+        _mm512_cmp_ps_mask::<_CMP_GT_OQ>(largest, _mm512_add_ps(before, _mm512_set1_ps(SLACK)));
+    let maximum = _mm512_mask_mov_ps(before, grown, largest);
     let mut sums = [_mm512_setzero_ps(); 2];
     let [high, low] = weights;
     let both = high.chunks_exact_mut(TILE).zip(low.chunks_exact_mut(TILE));

@@ -11,6 +11,9 @@ use std::arch::x86_64::*;
 use crate::kernels::x86_64::avx512::simd::{load_f32, store_f32, store512};
 use crate::kernels::{Parts, TILE, TILE_F32};
 
+/// Values of bf16 in a cache line.
+const LINE: usize = 32;
+
 /// Palette 1: eight tiles of 16 rows of 64 bytes.
 #[repr(C, align(64))]
 struct TileConfig {
@@ -43,7 +46,14 @@ pub(super) unsafe fn release() {
 
 /// `c` `[group][half][16 rows][16 tokens]` is, or with `accumulate` is increased by, the product of `a`
 /// `[half][k tile][16 rows][32]` and `b` `[group][k tile][16 pairs][16 tokens][2]`, k tiles in order.
-pub(super) unsafe fn multiply(a: &[u16], b: &[u16], c: &mut [f32], accumulate: bool) {
+/// `ahead`, which comes from beyond L2, is asked for meanwhile.
+pub(super) unsafe fn multiply(
+    a: &[u16],
+    b: &[u16],
+    c: &mut [f32],
+    accumulate: bool,
+    ahead: &[u16],
+) {
     let n_groups = c.len() / (2 * TILE_F32);
     let half = a.len() / 2;
     assert!(
@@ -53,6 +63,8 @@ pub(super) unsafe fn multiply(a: &[u16], b: &[u16], c: &mut [f32], accumulate: b
         "whole tiles of one depth"
     );
     let n_tiles = half / TILE;
+    let n_steps = (n_groups / 2 * n_tiles).max(1);
+    let mut ahead = ahead.chunks((ahead.len() / LINE).div_ceil(n_steps).max(1) * LINE);
     let (a, b, c) = (a.as_ptr(), b.as_ptr(), c.as_mut_ptr());
     let mut group = 0;
     // SAFETY: by the assertion `a` holds two halves of `n_tiles` tiles, `b` as many for each group, `c` two result tiles for each;
@@ -71,6 +83,11 @@ pub(super) unsafe fn multiply(a: &[u16], b: &[u16], c: &mut [f32], accumulate: b
             }
             for t in 0..n_tiles {
                 let at = t * TILE;
+                if let Some(ahead) = ahead.next() {
+                    for line in ahead.chunks(LINE) {
+                        _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast());
+                    }
+                }
                 step_passing(a.add(at), a.add(half + at), b0.add(at), b1.add(at));
             }
             store_four(c0, c1);
@@ -375,23 +392,21 @@ fn thirty_two(row: &[f32; 32]) -> __m512i {
     unsafe { std::mem::transmute::<__m512bh, __m512i>(values) }
 }
 
-/// A result tile `[16 rows][16 tokens]` to `[16 tokens][16 rows]`, in place.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
-pub(super) fn transpose(tile: &mut [f32]) {
-    let (rows, _) = tile.as_chunks_mut::<16>();
-    assert!(rows.len() == 16, "one tile");
-    let mut values = [_mm512_setzero_si512(); 16];
-    for (value, row) in values.iter_mut().zip(&*rows) {
-        *value = _mm512_castps_si512(load_f32(row));
-    }
-    for (row, value) in rows.iter_mut().zip(transposed(&values)) {
-        store_f32(row, _mm512_castsi512_ps(value));
-    }
-}
-
 /// The weight rows of a result tile `[16 rows][16 tokens]`, plus `bias` where given, to the rows of some tokens.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
 pub(super) fn scatter(tile: &[f32], bias: Option<&[f32]>, dst: &mut [&mut [f32]]) {
+    scatter_as::<false>(tile, bias, dst);
+}
+
+/// The same, added to what is there.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
+pub(super) fn scatter_add(tile: &[f32], bias: Option<&[f32]>, dst: &mut [&mut [f32]]) {
+    scatter_as::<true>(tile, bias, dst);
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
+fn scatter_as<const ADD: bool>(tile: &[f32], bias: Option<&[f32]>, dst: &mut [&mut [f32]]) {
     let (rows, _) = tile.as_chunks::<16>();
     assert!(rows.len() == 16, "one tile");
     let mut values = [_mm512_setzero_si512(); 16];
@@ -409,10 +424,17 @@ pub(super) fn scatter(tile: &[f32], bias: Option<&[f32]>, dst: &mut [&mut [f32]]
             value = _mm512_add_ps(value, bias);
         }
         if let Some(dst) = dst.first_chunk_mut::<16>() {
-            store_f32(dst, value);
+            let sum = if ADD {
+                _mm512_add_ps(load_f32(dst), value)
+            } else {
+                value
+            };
+            store_f32(dst, sum);
         } else {
             store_f32(&mut padded, value);
-            dst.copy_from_slice(&padded[..dst.len()]);
+            for (dst, value) in dst.iter_mut().zip(padded) {
+                *dst = if ADD { *dst + value } else { value };
+            }
         }
     }
 }
