@@ -1,9 +1,10 @@
 //! The only place with threads: one persistent pool, jobs handed over by an epoch counter.
 //!
 //! A decode step runs a few hundred operations of tens of microseconds, so workers spin a while for the next job before
-//! they sleep. The calling thread takes part in every job, and a job is cut into pieces that whoever is there takes: a
-//! worker that lost its processor to another program is not waited for unless it has begun a piece. A pool of one
-//! thread has no workers at all.
+//! they sleep. The calling thread takes part in every job, and a job is cut into pieces. Each thread takes those of its own
+//! share first, one behind the other, so that what it asks the memory for in advance is what it reads next; then whoever is there
+//! takes what others have left: a worker that lost its processor to another program is not waited for unless it has begun a
+//! piece. A pool of one thread has no workers at all.
 
 #![expect(
     unsafe_code,
@@ -25,7 +26,14 @@ pub(crate) struct WorkerPanicked;
 pub(crate) struct ThreadPool {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
+    /// One a thread.
+    cursors: Box<[Cursor]>,
 }
+
+/// The next piece of a thread's share, on a cache line of its own.
+#[derive(Default)]
+#[repr(align(64))]
+struct Cursor(AtomicUsize);
 
 type Job = *const (dyn Fn(usize) + Sync);
 
@@ -73,6 +81,7 @@ impl ThreadPool {
         let mut pool = Self {
             shared,
             workers: Vec::new(),
+            cursors: (0..n_threads.max(1)).map(|_| Cursor::default()).collect(),
         };
         for index in 1..n_threads {
             let shared = Arc::clone(&pool.shared);
@@ -91,7 +100,9 @@ impl ThreadPool {
 
     /// Run `job(thread_index)` on this thread and on every worker that arrives before this thread is done, and wait for
     /// those. The job must share its work out itself.
-    fn run(&mut self, job: &(dyn Fn(usize) + Sync)) -> Result<(), WorkerPanicked> {
+    ///
+    /// Nobody else may run a job of the pool meanwhile, which `&mut self` of [`ThreadPool::run_pieces`] sees to.
+    fn run(&self, job: &(dyn Fn(usize) + Sync)) -> Result<(), WorkerPanicked> {
         if self.workers.is_empty() {
             return catch_unwind(AssertUnwindSafe(|| job(0))).map_err(|_| WorkerPanicked);
         }
@@ -101,8 +112,8 @@ impl ThreadPool {
         let job_pointer: Job = unsafe {
             std::mem::transmute::<&(dyn Fn(usize) + Sync), &'static (dyn Fn(usize) + Sync)>(job)
         };
-        // SAFETY: the previous job is closed and empty (awaited by the previous call; `&mut self` excludes another), so
-        // no worker reads the cell.
+        // SAFETY: the previous job is closed and empty (awaited by the previous call, and there is no other), so no worker
+        // reads the cell.
         unsafe { *shared.job.get() = Some(job_pointer) };
         let next = epoch(shared.state.load(Ordering::Relaxed)).wrapping_add(1);
         shared.state.store(u64::from(next) << 32, Ordering::SeqCst);
@@ -130,7 +141,8 @@ impl ThreadPool {
         }
     }
 
-    /// Run `job(range, thread_index)` over `0..n_items` in pieces of at most `piece`; idle threads take the next piece.
+    /// Run `job(range, thread_index)` over `0..n_items` in pieces of at most `piece`: each thread its share of neighbouring pieces,
+    /// and then what it finds of others' shares.
     pub(crate) fn run_pieces(
         &mut self,
         n_items: usize,
@@ -147,14 +159,21 @@ impl ThreadPool {
             }))
             .map_err(|_| WorkerPanicked);
         }
-        let next = AtomicUsize::new(0);
+        let n_threads = self.n_threads();
+        let share = |thread: usize| thread * n_items.div_ceil(piece) / n_threads;
+        for (thread, cursor) in self.cursors.iter().enumerate() {
+            cursor.0.store(share(thread), Ordering::Relaxed);
+        }
         self.run(&|thread| {
-            loop {
-                let start = next.fetch_add(piece, Ordering::Relaxed);
-                if start >= n_items {
-                    break;
+            for owner in (thread..n_threads).chain(0..thread) {
+                loop {
+                    let next = self.cursors[owner].0.fetch_add(1, Ordering::Relaxed);
+                    if next >= share(owner + 1) {
+                        break;
+                    }
+                    let start = next * piece;
+                    job(start..n_items.min(start + piece), thread);
                 }
-                job(start..n_items.min(start + piece), thread);
             }
         })
     }
@@ -309,6 +328,32 @@ mod tests {
                     .unwrap();
                 }
                 assert!(hits.iter().all(|h| h.load(Ordering::Relaxed) == 20));
+            }
+        }
+    }
+
+    #[test]
+    fn a_thread_takes_its_own_share_in_order_before_others() {
+        let n_threads = 3;
+        let mut pool = ThreadPool::new(n_threads).unwrap();
+        for n_items in [7, 30, 31] {
+            let taken = Mutex::new(Vec::new());
+            pool.run_pieces(n_items, 1, |range, thread| {
+                taken.lock().unwrap().push((thread, range.start));
+                std::thread::yield_now();
+            })
+            .unwrap();
+            let taken = taken.into_inner().unwrap();
+            for thread in 0..n_threads {
+                let share = thread * n_items / n_threads..(thread + 1) * n_items / n_threads;
+                let starts: Vec<usize> = taken
+                    .iter()
+                    .filter_map(|&(by, start)| (by == thread).then_some(start))
+                    .collect();
+                let (own, others): (Vec<_>, Vec<_>) =
+                    starts.iter().partition(|start| share.contains(start));
+                assert!(own.is_sorted());
+                assert_eq!([own, others].concat(), starts, "own pieces first");
             }
         }
     }
