@@ -350,7 +350,7 @@ mod tests {
                     .iter()
                     .filter_map(|&(by, start)| (by == thread).then_some(start))
                     .collect();
-                let (own, others): (Vec<_>, Vec<_>) =
+                let (own, others): (Vec<usize>, Vec<usize>) =
                     starts.iter().partition(|start| share.contains(start));
                 assert!(own.is_sorted());
                 assert_eq!([own, others].concat(), starts, "own pieces first");
