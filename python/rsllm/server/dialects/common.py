@@ -39,6 +39,8 @@ _EFFORTS: dict[str, bool | str] = {
 }  # fmt: skip
 _DATA_URL = re.compile(r"data:(?:image/(?:jpeg|jpg|png|webp))?;base64,")
 _ID_LETTERS = "0123456789abcdef"
+# Made once: `json.dumps` makes one for each value where separators are given, which costs as much as the value.
+_encoded = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Event:
 
     def encode(self) -> bytes:
         """As it goes over the wire."""
-        data = self.data if isinstance(self.data, str) else json.dumps(self.data, separators=(",", ":"))
+        data = self.data if isinstance(self.data, str) else _encoded(self.data)
         head = f"event: {self.name}\n" if self.name is not None else ""
         return f"{head}data: {data}\n\n".encode()
 

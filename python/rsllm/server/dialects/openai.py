@@ -100,6 +100,7 @@ class ChatStream:
 
     def __init__(self, request: Translated) -> None:
         self._request = request
+        self._head = _head(request, "chat.completion.chunk")
         self._begun = False
         self._called = False
 
@@ -114,13 +115,17 @@ class ChatStream:
             yield from self._end(chunk)
 
     def _deltas(self, chunk: Mapping[str, Any]) -> Iterator[Event]:
-        message = chunk.get("message") or {}
-        content, calls = message.get("content", ""), _calls(message)
+        message, logprobs = chunk.get("message") or {}, chunk.get("logprobs")
+        content = message.get("content", "")
+        if content and self._begun and not (logprobs or message.get("thinking") or message.get("tool_calls")):
+            yield self._chunk({"content": content})  # nearly always
+            return
+        calls = _calls(message)
         self._called = self._called or bool(calls)
         deltas: list[Json] = []
         if message.get("thinking"):
             deltas.append({"content": "", "reasoning": message["thinking"]})
-        if content or calls or chunk.get("logprobs"):
+        if content or calls or logprobs:
             deltas.append({"content": content} | ({"tool_calls": calls} if calls else {}))
         if not deltas and not self._begun:
             deltas.append({"content": ""})
@@ -128,14 +133,14 @@ class ChatStream:
             role = {} if self._begun else {"role": "assistant"}
             self._begun = True
             is_last = delta is deltas[-1]
-            yield self._chunk({**role, **delta}, logprobs=chunk.get("logprobs") if is_last else None)
+            yield self._chunk({**role, **delta}, logprobs=logprobs if is_last else None)
 
     def _end(self, chunk: Mapping[str, Any]) -> Iterator[Event]:
         last = self._chunk({}, finish_reason=_finish_reason(chunk, self._called))
         assert isinstance(last.data, dict)
         yield Event(last.data | merged_warnings(self._request, chunk))
         if self._request.include_usage:
-            yield Event({**_head(self._request, "chat.completion.chunk"), "choices": [], "usage": usage(chunk)})
+            yield Event({**self._head, "choices": [], "usage": usage(chunk)})
         yield DONE
 
     def _chunk(self, delta: Json, *, finish_reason: str | None = None, logprobs: Any = None) -> Event:
@@ -144,7 +149,7 @@ class ChatStream:
             choice["logprobs"] = {"content": _logprobs(logprobs)}
         # As OpenAI has it: where counts are wanted, chunks without them say so.
         counts = {"usage": None} if self._request.include_usage else {}
-        return Event({**_head(self._request, "chat.completion.chunk"), "choices": [choice], **counts})
+        return Event({**self._head, "choices": [choice], **counts})
 
 
 def error_reply(status: int, native: Mapping[str, Any]) -> Json:
