@@ -100,7 +100,7 @@ CASES = [
 
 
 async def stream(port: int, case: Case) -> int:
-    """Ask once over a connection of its own; how many tokens came."""
+    """Ask once over a connection of its own; how many events of a token came."""
     reply = await ask(port, case.path, case.body)
     return reply.count(case.mark)
 
@@ -124,7 +124,7 @@ async def ask(port: int, path: str, body: dict[str, Any], first: list[float] | N
 
 
 async def streams(port: int, case: Case, count: int) -> int:
-    """Many at once; their tokens."""
+    """Many at once; the events of all."""
     return sum(await asyncio.gather(*(stream(port, case) for _ in range(count))))
 
 
@@ -144,7 +144,8 @@ def fake_costs(count: int, tokens: int, rounds: int) -> bool:
             for case in CASES:
                 before = cpu_seconds(process.pid), cpu_seconds(worker)
                 done = asyncio.run(streams(port, case, count))
-                assert done == count * tokens, f"{case.path}: {done} tokens came"
+                # A piece that is late comes with the next one: two tokens, one event.
+                assert 0.9 * count * tokens <= done <= count * tokens, f"{case.path}: {done} events came"
                 server, runner = cpu_seconds(process.pid) - before[0], cpu_seconds(worker) - before[1]
                 costs[case.path].append((server / done * 1e6, runner / done * 1e6))
     kept = True
