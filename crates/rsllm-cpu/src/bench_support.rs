@@ -4,7 +4,7 @@ use bytemuck::Zeroable;
 use rsllm_quant::{ActivationBlock, ActivationFormat, GgmlType};
 
 use crate::Kernels;
-use crate::kernels::{Dot, Prepared};
+use crate::kernels::{Dot, Prepared, ToTiles};
 use crate::memory::{Aligned, Allocator};
 
 /// Columns of activations in the form in which weights of a type meet them.
@@ -130,12 +130,12 @@ pub fn gemm(kernels: &Kernels, a: &[f32], b: &[f32], c: &mut [f32]) {
     unsafe { (kernels.gemm)(a, b, c) };
 }
 
-/// A packed row to bf16 in the order of tiles; false where the product of the type takes no tiles.
+/// A packed row to bf16 in the order of tiles; false where the product of the type takes no tiles, or values in two parts.
 ///
 /// # Panics
 /// If `tiles` has no room for the row's tiles.
 pub fn unpack_tiles(kernels: &Kernels, ty: GgmlType, row: &[u8], tiles: &mut [u16]) -> bool {
-    let Some(unpack) = kernels.tiles.and_then(|tiles| (tiles.unpack)(ty)) else {
+    let Some(ToTiles::Rounded(unpack)) = kernels.tiles.and_then(|tiles| (tiles.unpack)(ty)) else {
         return false;
     };
     let n_values = row.len() / ty.block_bytes() * ty.block_len();

@@ -16,7 +16,7 @@ use std::ops::Range;
 use rsllm_tensor::{Activation, BackendError};
 
 use crate::kernels::{TILE, TILE_F32, Tiles};
-use crate::matmul::{Matmul, Output, Pieces, Target, Vec4};
+use crate::matmul::{Matmul, MatmulScratch, Output, Pieces, Target, Vec4};
 use crate::memory::{Aligned, Allocator};
 use crate::threads::{SharedSlice, ThreadPool, WorkerPanicked};
 use crate::weight::CpuWeight;
@@ -37,12 +37,13 @@ const RESIDENT_K: usize = 1024;
 /// Values of K in a block: a panel of it is 32 KiB, which stays in L1 while activations go by. A multiple of every block length.
 const BLOCK_K: usize = 512;
 /// Values of K in a tile.
-const TILE_K: usize = 32;
+pub(crate) const TILE_K: usize = 32;
 /// Values of K that are unpacked between the products of as many, where there are few tokens. A multiple of every block length.
 const FEW_K: usize = 256;
 
 /// What a thread works with.
 pub(crate) struct TileScratch {
+    /// `[part][2][k tile][TILE]`.
     panel: Aligned<u16>,
     /// `[panel of the strip][group][2][TILE_F32]`.
     accumulators: Aligned<f32>,
@@ -55,7 +56,7 @@ impl TileScratch {
     pub(crate) fn new(allocator: &mut Allocator, max_rows: usize) -> Result<Self, BackendError> {
         let groups = max_rows.div_ceil(GROUP);
         Ok(Self {
-            panel: Aligned::new(allocator, "tile panel", PANEL_ROWS * BLOCK_K)?,
+            panel: Aligned::new(allocator, "tile panel", 2 * PANEL_ROWS * BLOCK_K)?,
             accumulators: Aligned::new(
                 allocator,
                 "tile accumulators",
@@ -135,14 +136,44 @@ impl Matmul<'_> {
         x: &[f32],
         n_tokens: usize,
     ) -> Result<(), WorkerPanicked> {
-        let row_len = targets[0].weight.row_len;
         let tokens = Tokens {
             x,
             n: n_tokens,
             rows: None,
         };
-        let (threads, packed) = (&mut self.scratch.tiles, &mut self.scratch.tile_packed);
-        Product::of(tiles, self.pool, threads, packed, tokens, row_len)?.run(targets, None, false)
+        let alike = |a: &Target<'_>, b: &Target<'_>| a.weight.in_parts() == b.weight.in_parts();
+        for targets in targets.chunk_by_mut(alike) {
+            self.product(tiles, targets[0].weight, tokens)?
+                .run(targets, None, false)?;
+        }
+        Ok(())
+    }
+
+    /// A product of these tokens, packed for `weight`.
+    fn product<'s>(
+        &'s mut self,
+        tiles: &'static Tiles,
+        weight: &CpuWeight,
+        tokens: Tokens<'_>,
+    ) -> Result<Product<'s>, WorkerPanicked> {
+        let MatmulScratch {
+            tiles: threads,
+            tile_packed,
+            packed,
+            ..
+        } = &mut *self.scratch;
+        // What the f32 product would pack to; it has no part in this one.
+        let low = weight
+            .in_parts()
+            .then(|| bytemuck::cast_slice_mut(packed.as_mut_slice()));
+        Product::of(
+            tiles,
+            self.pool,
+            threads,
+            [Some(tile_packed.as_mut_slice()), low],
+            tokens,
+            weight.row_len,
+        )
     }
 
     /// `target.dst += target.weight · x` of prompt rows, for a weight that [`Self::adding_tiles`] lets pass.
@@ -152,20 +183,20 @@ impl Matmul<'_> {
         target: Target<'_>,
         tokens: Tokens<'_>,
     ) -> Result<(), WorkerPanicked> {
-        let row_len = target.weight.row_len;
-        let (threads, packed) = (&mut self.scratch.tiles, &mut self.scratch.tile_packed);
-        Product::of(tiles, self.pool, threads, packed, tokens, row_len)?.run(
-            &mut [target],
-            None,
-            true,
-        )
+        self.product(tiles, target.weight, tokens)?
+            .run(&mut [target], None, true)
     }
 
-    /// The tile unit, if prompt rows of these products go there.
+    /// The tile unit, if prompt rows of these products go there, all in the same form.
     pub(crate) fn adding_tiles(&self, weights: &[&CpuWeight]) -> Option<&'static Tiles> {
         self.kernels
             .tiles
             .filter(|_| !self.outputs && weights.iter().all(|weight| weight.takes_tiles()))
+            .filter(|_| {
+                weights
+                    .iter()
+                    .all(|weight| weight.in_parts() == weights[0].in_parts())
+            })
     }
 
     /// The tile unit, if products with these weights can go from there to heads of `head_dim`.
@@ -186,9 +217,8 @@ impl Matmul<'_> {
         heads: &Heads<'_>,
         tokens: Tokens<'_>,
     ) -> Result<(), WorkerPanicked> {
-        let row_len = weights[0].row_len;
-        let (threads, packed) = (&mut self.scratch.tiles, &mut self.scratch.tile_packed);
-        Product::of(tiles, self.pool, threads, packed, tokens, row_len)?.run_heads(weights, heads)
+        self.product(tiles, weights[0], tokens)?
+            .run_heads(weights, heads)
     }
 
     /// The tile unit and whether a gated FFN of prompt rows fits it as one operation.
@@ -199,9 +229,8 @@ impl Matmul<'_> {
     ) -> Option<&'static Tiles> {
         let fits = packed_len(n_tokens, weights[2].row_len)
             <= size_of_val(self.scratch.packed.as_slice()) / size_of::<u16>();
-        self.kernels
-            .tiles
-            .filter(|_| fits && !self.outputs && weights.iter().all(|weight| weight.takes_tiles()))
+        self.adding_tiles(&weights)
+            .filter(|_| fits && !weights[0].in_parts())
     }
 
     /// `target = down · (act(gate · x) * (up · x))` of prompt rows, down being the target's weight. `places` are the rows of the
@@ -216,17 +245,18 @@ impl Matmul<'_> {
         add: bool,
     ) -> Result<(), WorkerPanicked> {
         let row_len = inner.gate.weight.row_len;
-        // What the f32 product would pack to; it has no part in this one.
+        // As above.
         let hidden: &mut [u16] = bytemuck::cast_slice_mut(self.scratch.packed.as_mut_slice());
         let hidden = &mut hidden[..packed_len(tokens.n, target.weight.row_len)];
         let (threads, packed) = (&mut self.scratch.tiles, &mut self.scratch.tile_packed);
+        let packed = [Some(packed.as_mut_slice()), None];
         let mut product = Product::of(tiles, self.pool, threads, packed, tokens, row_len)?;
         product.run_gated(
             inner,
             self.kernels.elementwise.gate(inner.activation),
             hidden,
         )?;
-        product.packed = hidden;
+        product.packed = [hidden, &[]];
         product.run(&mut [target], places, add)
     }
 }
@@ -255,33 +285,41 @@ fn packed_at(row_len: usize, n_groups: usize, group: usize, k_tile: usize) -> us
     (first * n_groups + group * n_tiles + k_tile - first) * TILE
 }
 
-/// Activations to `[block of K][group][k tile][TILE]`.
+/// Activations to `[block of K][group][k tile][TILE]`, rounded, or in two parts where there is room for the second.
 fn pack(
     pool: &mut ThreadPool,
     tiles: &'static Tiles,
     tokens: Tokens<'_>,
     row_len: usize,
-    packed: &mut [u16],
+    packed: [&mut [u16]; 2],
 ) -> Result<(), WorkerPanicked> {
     let n_groups = tokens.n.div_ceil(GROUP);
-    let packed = SharedSlice::new(packed);
+    let in_parts = !packed[1].is_empty();
+    let packed = packed.map(SharedSlice::new);
     pool.run_pieces(n_groups, 1, |groups, _| {
         for group in groups {
             let of_group = group * GROUP..tokens.n.min((group + 1) * GROUP);
             for block in blocks(row_len) {
                 let block_tiles = block.len().div_ceil(TILE_K);
                 let first = block.start / TILE_K * n_groups + group * block_tiles;
-                // SAFETY: a group's tiles of a block are its own.
-                let dst = unsafe { packed.range(first * TILE..(first + block_tiles) * TILE) };
-                for (t, tile) in dst.chunks_exact_mut(TILE).enumerate() {
+                for t in 0..block_tiles {
+                    let tile = (first + t) * TILE..(first + t + 1) * TILE;
                     let start = block.start + t * TILE_K;
                     let values = start..block.end.min(start + TILE_K);
                     let mut rows = [&[] as &[f32]; GROUP];
                     for (row, token) in rows.iter_mut().zip(of_group.clone()) {
                         *row = &tokens.row(token, row_len)[values.clone()];
                     }
-                    // SAFETY: an instruction set of this machine.
-                    unsafe { (tiles.pack)(&rows[..of_group.len()], tile) };
+                    let rows = &rows[..of_group.len()];
+                    // SAFETY: a group's tiles of a block are its own. An instruction set of this machine.
+                    unsafe {
+                        let high = packed[0].range(tile.clone());
+                        if in_parts {
+                            (tiles.queries)(rows, [high, packed[1].range(tile)]);
+                        } else {
+                            (tiles.pack)(rows, high);
+                        }
+                    }
                 }
             }
         }
@@ -293,7 +331,8 @@ struct Product<'a> {
     tiles: &'static Tiles,
     pool: &'a mut ThreadPool,
     threads: &'a mut [TileScratch],
-    packed: &'a [u16],
+    /// The second is empty unless there are two.
+    packed: [&'a [u16]; 2],
     n_tokens: usize,
 }
 
@@ -303,12 +342,20 @@ impl<'a> Product<'a> {
         tiles: &'static Tiles,
         pool: &'a mut ThreadPool,
         threads: &'a mut [TileScratch],
-        packed: &'a mut Aligned<u16>,
+        room: [Option<&'a mut [u16]>; 2],
         tokens: Tokens<'_>,
         row_len: usize,
     ) -> Result<Self, WorkerPanicked> {
-        let packed = &mut packed.as_mut_slice()[..packed_len(tokens.n, row_len)];
-        pack(pool, tiles, tokens, row_len, packed)?;
+        let n = packed_len(tokens.n, row_len);
+        let mut packed = room.map(|part| part.map_or(&mut [] as &mut [u16], |part| &mut part[..n]));
+        pack(
+            pool,
+            tiles,
+            tokens,
+            row_len,
+            packed.each_mut().map(|part| &mut **part),
+        )?;
+        let packed = packed.map(|part| &*part);
         Ok(Self {
             tiles,
             pool,

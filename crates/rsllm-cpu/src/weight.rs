@@ -3,7 +3,8 @@
 use rsllm_quant::GgmlType;
 use rsllm_tensor::{BackendError, Op, SharedBytes, WeightSource};
 
-use crate::kernels::{Dot, Kernels, Unpack, UnpackTiles};
+use crate::kernels::{Dot, Kernels, ToTiles, Unpack};
+use crate::tiles::TILE_K;
 
 /// A bound weight with the kernels for its type, looked up once.
 pub struct CpuWeight {
@@ -18,7 +19,7 @@ pub struct CpuWeight {
     pub(crate) dot: Dot,
     pub(crate) unpack: Unpack,
     /// For the product on tiles, where the type takes it.
-    pub(crate) unpack_tiles: Option<UnpackTiles>,
+    pub(crate) to_tiles: Option<ToTiles>,
     /// One part with all matrices, or one a matrix.
     parts: Vec<SharedBytes>,
     /// The values when this is a vector (norm weight, bias).
@@ -69,6 +70,9 @@ impl CpuWeight {
             rsllm_quant::dequantize(ty, &parts[0], &mut vector)
                 .expect("the bytes are whole blocks of row_len values, checked above");
         }
+        let to_tiles = kernels.tiles.and_then(|tiles| (tiles.unpack)(ty));
+        // The scratch for second parts has room for rows that fill a tile.
+        let fits = |kind: &ToTiles| matches!(kind, ToTiles::Rounded(_)) || row_len >= TILE_K;
         Ok(Self {
             ty,
             row_len,
@@ -77,15 +81,20 @@ impl CpuWeight {
             row_bytes,
             dot,
             unpack,
-            unpack_tiles: kernels.tiles.and_then(|tiles| (tiles.unpack)(ty)),
+            to_tiles: to_tiles.filter(fits),
             parts,
             vector,
         })
     }
 
-    /// Whether prefill rows meet it on the tile unit, rounded to bf16.
+    /// Whether prefill rows meet it on the tile unit.
     pub(crate) fn takes_tiles(&self) -> bool {
-        self.unpack_tiles.is_some()
+        self.to_tiles.is_some()
+    }
+
+    /// Whether they do so in two parts.
+    pub(crate) fn in_parts(&self) -> bool {
+        matches!(self.to_tiles, Some(ToTiles::Parts(_)))
     }
 
     /// Packed rows `start..end` of matrix `matrix`.

@@ -114,6 +114,21 @@ pub(crate) const TILE_F32: usize = 256;
 /// The processor has the features of the table.
 pub(crate) type UnpackTiles = unsafe fn(&[u8], &mut [u16]);
 
+/// As [`UnpackTiles`], in two parts, which hold all bits of a value.
+///
+/// # Safety
+/// The processor has the features of the table.
+pub(crate) type UnpackParts = unsafe fn(&[u8], PartsMut<'_>);
+
+/// How weights become left-hand tiles.
+#[derive(Clone, Copy)]
+pub(crate) enum ToTiles {
+    /// Rounded to bf16; so are the activations that they meet.
+    Rounded(UnpackTiles),
+    /// In two parts, as the activations are.
+    Parts(UnpackParts),
+}
+
 /// The prefill product on a tile unit. Between [`Tiles::configure`] and [`Tiles::release`], which every thread calls, tiles
 /// must not be used by anybody else.
 ///
@@ -121,7 +136,7 @@ pub(crate) type UnpackTiles = unsafe fn(&[u8], &mut [u16]);
 /// Of every field: the processor has the features of the table, and the system has permitted the use of tiles.
 pub(crate) struct Tiles {
     /// `None` for types that take the f32 product.
-    pub(crate) unpack: fn(GgmlType) -> Option<UnpackTiles>,
+    pub(crate) unpack: fn(GgmlType) -> Option<ToTiles>,
     pub(crate) configure: unsafe fn(),
     pub(crate) release: unsafe fn(),
     /// `(rows, tile)`: values of at most 16 tokens, 32 each or fewer, to one right-hand tile; the rest is zero.
@@ -314,10 +329,11 @@ impl Kernels {
         }
     }
 
-    /// What prefill products with weights of type `ty` multiply: `f32` or `bf16`.
+    /// What prefill products with weights of type `ty` multiply: `f32`, `bf16`, or two parts of the latter.
     pub fn prefill_operands(&self, ty: GgmlType) -> &'static str {
         match self.tiles.and_then(|tiles| (tiles.unpack)(ty)) {
-            Some(_) => "bf16",
+            Some(ToTiles::Rounded(_)) => "bf16",
+            Some(ToTiles::Parts(_)) => "two-part bf16",
             None => "f32",
         }
     }

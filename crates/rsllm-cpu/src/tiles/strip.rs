@@ -6,32 +6,44 @@ use super::sink::Sink;
 use super::{
     BLOCK_K, FEW_K, GROUP, PANEL_ROWS, RESIDENT_K, Source, TILE_K, TileScratch, blocks, packed_at,
 };
-use crate::kernels::{TILE, TILE_F32, Tiles, UnpackTiles};
+use crate::kernels::{Parts, PartsMut, TILE, TILE_F32, Tiles, ToTiles};
 
 /// The packed rows of a panel, and of the one behind it.
 struct PanelBytes<'a> {
     bytes: &'a [u8],
     ahead: &'a [u8],
     row_bytes: usize,
-    unpack: UnpackTiles,
+    to_tiles: ToTiles,
 }
 
 impl PanelBytes<'_> {
-    /// The `n` values in bytes `piece` of one row to its place in `panel` `[2][k tile][TILE]`, if the panel has the row.
-    fn unpack_row(&self, row: usize, piece: &Range<usize>, n: usize, panel: &mut [u16]) {
+    /// The `n` values in bytes `piece` of one row to its place in each part of `panel` `[2][k tile][TILE]`, if the panel has the
+    /// row.
+    fn unpack_row(&self, row: usize, piece: &Range<usize>, n: usize, panel: PartsMut<'_>) {
         let start = row * self.row_bytes;
         let Some(packed) = self.bytes.get(start + piece.start..start + piece.end) else {
             return;
         };
-        let half_len = panel.len() / 2;
-        let row = &mut panel[row / GROUP * half_len + row % GROUP * TILE_K..];
-        if !n.is_multiple_of(TILE_K) {
-            // Left-over bits may be no number, and that times the zeros of the other side is none either.
-            let last = n / TILE_K * TILE;
-            row[last..last + TILE_K].fill(0);
-        }
+        let first = row % GROUP * TILE_K;
+        let [high, low] = panel.map(|part| {
+            let half = part.len() / 2;
+            let row = &mut part[row / GROUP * half..];
+            if half > 0 && !n.is_multiple_of(TILE_K) {
+                // Left-over bits may be no number, and that times the zeros of the other side is none either.
+                let last = first + n / TILE_K * TILE;
+                row[last..last + TILE_K].fill(0);
+            }
+            row
+        });
         // SAFETY: an instruction set of this machine; the row's tiles lie within the panel.
-        unsafe { (self.unpack)(packed, row) };
+        unsafe {
+            match self.to_tiles {
+                ToTiles::Rounded(unpack) => unpack(packed, &mut high[first..]),
+                ToTiles::Parts(unpack) => {
+                    unpack(packed, [&mut high[first..], &mut low[first..]]);
+                }
+            }
+        }
     }
 }
 
@@ -50,7 +62,7 @@ impl Panel<'_> {
             bytes: weight.rows(self.source.matrix, self.rows.clone()),
             ahead: weight.rows(self.source.matrix, behind),
             row_bytes: weight.row_bytes,
-            unpack: weight.unpack_tiles?,
+            to_tiles: weight.to_tiles?,
         })
     }
 
@@ -80,10 +92,10 @@ pub(super) struct Strip<'a, 't> {
 
 impl Strip<'_, '_> {
     /// Tiles of this thread must be configured.
-    pub(super) fn run(&self, packed: &[u16], scratch: &mut TileScratch) {
+    pub(super) fn run(&self, packed: Parts<'_>, scratch: &mut TileScratch) {
         let n_groups = self.n_tokens.div_ceil(GROUP);
-        if n_groups <= 2 {
-            self.multiply_few(packed, scratch);
+        if n_groups <= 2 && packed[1].is_empty() {
+            self.multiply_few(packed[0], scratch);
         } else {
             self.multiply(packed, scratch);
         }
@@ -109,24 +121,41 @@ impl Strip<'_, '_> {
         self.sources[0].map_or(0, |source| source.weight.row_len)
     }
 
-    fn multiply(&self, packed: &[u16], scratch: &mut TileScratch) {
+    fn multiply(&self, packed: Parts<'_>, scratch: &mut TileScratch) {
+        let in_parts = !packed[1].is_empty();
         let n_groups = self.n_tokens.div_ceil(GROUP);
         let panel_results = n_groups * 2 * TILE_F32;
         for block in blocks(self.row_len()) {
             let n_tiles = block.len().div_ceil(TILE_K);
             let start = block.start / TILE_K * n_groups * TILE;
-            let b = &packed[start..start + n_groups * n_tiles * TILE];
-            let mut ahead = self.ahead(&block, packed);
+            let of_block = start..start + n_groups * n_tiles * TILE;
+            let mut ahead = self.ahead(&block, packed[0]);
             let results = scratch
                 .accumulators
                 .as_mut_slice()
                 .chunks_exact_mut(panel_results);
             for (panel, results) in self.panels().zip(results) {
-                let a = &mut scratch.panel.as_mut_slice()[..2 * n_tiles * TILE];
-                unpack(self.tiles, &panel, block.clone(), a);
-                let (accumulate, ahead) = (block.start > 0, ahead.next().unwrap_or_default());
+                let len = 2 * n_tiles * TILE;
+                let (high, low) = scratch.panel.as_mut_slice().split_at_mut(len);
+                let low = &mut low[..if in_parts { len } else { 0 }];
+                unpack(self.tiles, &panel, block.clone(), [high, low]);
+                let accumulate = block.start > 0;
                 // SAFETY: configured by the caller; the slices carry their lengths.
-                unsafe { (self.tiles.multiply)(a, b, results, accumulate, ahead) };
+                unsafe {
+                    if in_parts {
+                        let b = packed.map(|part| &part[of_block.clone()]);
+                        (self.tiles.multiply_parts)([high, low], b, results, accumulate);
+                    } else {
+                        let (b, ahead) = (&packed[0][of_block.clone()], ahead.next());
+                        (self.tiles.multiply)(
+                            high,
+                            b,
+                            results,
+                            accumulate,
+                            ahead.unwrap_or_default(),
+                        );
+                    }
+                }
             }
         }
     }
@@ -185,7 +214,7 @@ impl Strip<'_, '_> {
                         // SAFETY: an instruction set of this machine.
                         unsafe { (self.tiles.prefetch)(ahead) };
                     }
-                    bytes.unpack_row(row, &in_row, piece.k.len(), filling);
+                    bytes.unpack_row(row, &in_row, piece.k.len(), [filling, &mut []]);
                     if row % 4 == 3
                         && let Some(before) = &before
                     {
@@ -241,9 +270,10 @@ impl Strip<'_, '_> {
     }
 }
 
-/// Values `block` of a panel to `a` `[2][k tile][TILE]`. Rows that are missing keep what was there: their results are not
+/// Values `block` of a panel to each part of `a` `[2][k tile][TILE]`. Rows that are missing keep what was there: their results are not
 /// looked at.
-fn unpack(tiles: &Tiles, panel: &Panel<'_>, block: Range<usize>, a: &mut [u16]) {
+fn unpack(tiles: &Tiles, panel: &Panel<'_>, block: Range<usize>, a: PartsMut<'_>) {
+    let [high, low] = a;
     let Some(bytes) = panel.bytes() else {
         return;
     };
@@ -255,6 +285,6 @@ fn unpack(tiles: &Tiles, panel: &Panel<'_>, block: Range<usize>, a: &mut [u16]) 
             // SAFETY: an instruction set of this machine.
             unsafe { (tiles.prefetch)(ahead) };
         }
-        bytes.unpack_row(row, &piece, block.len(), a);
+        bytes.unpack_row(row, &piece, block.len(), [&mut *high, &mut *low]);
     }
 }

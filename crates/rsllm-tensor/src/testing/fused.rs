@@ -29,6 +29,7 @@ pub(super) fn heads<B: Backend>(backend: &mut B) {
         (64, GgmlType::Q8_0, KvType::F16, RopeStyle::HalfSplit),
         (128, GgmlType::Q4_K, KvType::Q8_0, RopeStyle::Interleaved),
         (256, GgmlType::Q8_0, KvType::F32, RopeStyle::HalfSplit),
+        (128, GgmlType::F16, KvType::F16, RopeStyle::HalfSplit),
         (48, GgmlType::Q8_0, KvType::BF16, RopeStyle::Interleaved),
         (64, GgmlType::F32, KvType::Q4_0, RopeStyle::HalfSplit),
     ] {
@@ -163,7 +164,7 @@ fn begin<B: Backend>(backend: &mut B, rows: [usize; 4]) {
 /// What is added to a residual stream.
 pub(super) fn residuals<B: Backend>(backend: &mut B) {
     const FFN: usize = 320;
-    for ty in [GgmlType::Q8_0, GgmlType::F32] {
+    for ty in [GgmlType::Q8_0, GgmlType::F16, GgmlType::F32] {
         let (gate, _) = weight(backend, GgmlType::Q8_0, 1, [EMBED, FFN, 1]);
         let (up, _) = weight(backend, GgmlType::Q8_0, 2, [EMBED, FFN, 1]);
         let (down, _) = weight(backend, ty, 3, [FFN, EMBED, 1]);

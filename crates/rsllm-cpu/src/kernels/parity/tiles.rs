@@ -4,7 +4,7 @@ use bytemuck::Zeroable;
 use rsllm_quant::{GgmlType, dequantize};
 
 use super::{Case, Random, WEIGHT_TYPES, tables};
-use crate::kernels::{Lanes, ScoreTiles, TILE, TILE_F32, Visible};
+use crate::kernels::{Lanes, ScoreTiles, TILE, TILE_F32, ToTiles, Visible};
 
 /// Largest error of a product of bf16 values in units of Σ |a · b|: f32 sums.
 const TILE_TOLERANCE: f64 = 1e-6;
@@ -19,12 +19,12 @@ fn tiles_hold_rounded_weights_and_give_their_products() {
     for table in tables() {
         let Some(tiles) = table.tiles else { continue };
         for ty in WEIGHT_TYPES {
-            let Some(unpack) = (tiles.unpack)(ty) else {
-                assert!(
-                    matches!(ty, GgmlType::F32 | GgmlType::F16),
-                    "others take tiles"
-                );
-                continue;
+            let unpack = match ((tiles.unpack)(ty), ty) {
+                (Some(ToTiles::Rounded(unpack)), _) => unpack,
+                (Some(ToTiles::Parts(_)), GgmlType::F16) | (None, GgmlType::F32) => {
+                    continue;
+                }
+                _ => panic!("others take tiles, rounded"),
             };
             let row_len = if ty.block_len() == 256 { 512 } else { 96 };
             let (n_rows, n_tokens) = (32, 48);
@@ -88,6 +88,28 @@ fn tiles_hold_rounded_weights_and_give_their_products() {
                         assert!(error <= 3.0 * TILE_TOLERANCE * size, "{}", ty.name());
                     }
                 }
+            }
+        }
+    }
+}
+
+#[test]
+fn two_parts_hold_all_bits_of_a_half() {
+    for tiles in tables().into_iter().filter_map(|table| table.tiles) {
+        let Some(ToTiles::Parts(unpack)) = (tiles.unpack)(GgmlType::F16) else {
+            panic!("halves go to two parts");
+        };
+        // Every finite half, and a last row that does not fill its tile.
+        let finite = (0..=u16::MAX).filter(|bits| bits & 0x7C00 != 0x7C00);
+        let halves: Vec<u16> = finite.collect();
+        for row in halves.chunks(1000) {
+            let bytes: Vec<u8> = row.iter().flat_map(|bits| bits.to_le_bytes()).collect();
+            let [mut high, mut low] = [(); 2].map(|()| vec![0u16; row.len().div_ceil(32) * TILE]);
+            // SAFETY: `tables` gives instruction sets this machine has.
+            unsafe { unpack(&bytes, [&mut high, &mut low]) };
+            for (v, &bits) in row.iter().enumerate() {
+                let found = both([&high, &low], v / 32 * TILE + v % 32);
+                assert_eq!(found, half::f16::from_bits(bits).to_f64(), "{bits:#x}");
             }
         }
     }

@@ -100,6 +100,14 @@ pub(super) fn values(rows: &[f32], head_dim: usize, tiles: PartsMut<'_>) {
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
 fn parts(values: &[f32; 32]) -> [__m512i; 2] {
+    let (halves, _) = values.as_chunks::<16>();
+    parts_of([load_f32(&halves[0]), load_f32(&halves[1])])
+}
+
+/// The same of values in registers.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
+pub(super) fn parts_of([a, b]: [__m512; 2]) -> [__m512i; 2] {
     /// The upper halves of two vectors' lanes.
     const UPPER: [u16; 32] = {
         let mut order = [0; 32];
@@ -110,8 +118,6 @@ fn parts(values: &[f32; 32]) -> [__m512i; 2] {
         }
         order
     };
-    let (halves, _) = values.as_chunks::<16>();
-    let (a, b) = (load_f32(&halves[0]), load_f32(&halves[1]));
     let order = load512::<0, _>(&UPPER);
     let upper =
         |a, b| _mm512_permutex2var_epi16(_mm512_castps_si512(a), order, _mm512_castps_si512(b));

@@ -11,15 +11,17 @@ use rsllm_quant::{
     F16Le, GgmlType, as_blocks,
 };
 
+use super::attend::parts_of;
 use crate::kernels::x86_64::avx512::{
     floats as wide, q2_k, q3_k, q4_0, q4_1, q4_k, q5_0, q5_1, q6_k, q8_0,
     simd::{load128, load256, load512, prefetch_row, store_f32, store512},
 };
-use crate::kernels::{TILE, UnpackTiles};
+use crate::kernels::{PartsMut, TILE, ToTiles, UnpackTiles};
 
-/// The kernel for weights of type `ty`; `None` for those that have more bits than bf16 keeps: their product stays f32.
-pub(super) fn of_type(ty: GgmlType) -> Option<UnpackTiles> {
-    Some(match ty {
+/// The kernel for weights of type `ty`; `None` for those that have more bits than two bf16 keep: their product stays f32.
+pub(super) fn of_type(ty: GgmlType) -> Option<ToTiles> {
+    let rounded: UnpackTiles = match ty {
+        GgmlType::F16 => return Some(ToTiles::Parts(f16)),
         GgmlType::BF16 => bf16,
         GgmlType::Q4_0 => q4_0,
         GgmlType::Q4_1 => q4_1,
@@ -32,7 +34,33 @@ pub(super) fn of_type(ty: GgmlType) -> Option<UnpackTiles> {
         GgmlType::Q5_K => q5_k,
         GgmlType::Q6_K => q6_k,
         _ => return None,
-    })
+    };
+    Some(ToTiles::Rounded(rounded))
+}
+
+/// The upper halves of the bits of f32, then what they leave: eight bits and three.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
+fn f16(row: &[u8], tiles: PartsMut<'_>) {
+    let [high, low] = tiles;
+    let (lines, rest) = row.as_chunks::<64>();
+    let values = |line: &[u8; 64]| {
+        [
+            _mm512_cvtph_ps(load256::<0, _>(line)),
+            _mm512_cvtph_ps(load256::<32, _>(line)),
+        ]
+    };
+    for (t, line) in lines.iter().enumerate() {
+        let [upper, lower] = parts_of(values(line));
+        put_group(high, t, upper);
+        put_group(low, t, lower);
+    }
+    if !rest.is_empty() {
+        let mut padded = [0; 64];
+        padded[..rest.len()].copy_from_slice(rest);
+        let [upper, lower] = parts_of(values(&padded));
+        put_group(high, lines.len(), upper);
+        put_group(low, lines.len(), lower);
+    }
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
