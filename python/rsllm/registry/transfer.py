@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rsllm.errors import DigestMismatchError, DownloadError
+from rsllm.pages import hold_in_large_pages
 from rsllm.registry.client import RegistryClient
 from rsllm.registry.disk import Disk
 from rsllm.registry.endpoints import Endpoint
@@ -106,6 +107,7 @@ class Transfer:
             require_space(self._path.parent, self.size - resumed, f"download {self._digest.short}")
             found = await self._fetch_and_hash(endpoint)
             if found == self._digest.hex:
+                await asyncio.to_thread(hold_in_large_pages, self._files.data)
                 return self._place()
             self._files.remove()
             if not resumed:

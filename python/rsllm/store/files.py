@@ -16,6 +16,7 @@ from types import TracebackType
 from typing import BinaryIO
 
 from rsllm.errors import ReadOnlyStoreError, StoreError, StoreFullError
+from rsllm.pages import LARGE_PAGE
 from rsllm.system import FileLock, lower_io_priority, sync_folder
 
 __all__ = ["NewFile", "explained", "lower_io_priority", "read_limited", "require_space", "write_file"]
@@ -64,16 +65,33 @@ class NewFile:
         self._lock = FileLock(self.path, mode=mode)
         self._lock.acquire()
         self._file: BinaryIO = self.path.open("wb", buffering=0)
+        self._pending = bytearray()  # less than a large page
         self._placed = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """All of `data`."""
+        """All of `data`; the last of it is on its way when the file is placed."""
         rest = memoryview(data)
+        if self._pending:
+            taken = LARGE_PAGE - len(self._pending)
+            self._pending += rest[:taken]
+            rest = rest[taken:]
+            if len(self._pending) == LARGE_PAGE:
+                self._flush()
+        whole = len(rest) - len(rest) % LARGE_PAGE
+        self._write(rest[:whole])
+        self._pending += rest[whole:]
+
+    def _flush(self) -> None:
+        pending, self._pending = self._pending, bytearray()
+        self._write(memoryview(pending))
+
+    def _write(self, rest: memoryview) -> None:
         while len(rest):
             rest = rest[self._file.write(rest) :]
 
     def place(self, path: Path) -> None:
         """Sync, and become `path`, in place of what is there."""
+        self._flush()
         os.fsync(self._file.fileno())
         self._file.close()
         os.replace(self.path, path)
