@@ -8,17 +8,18 @@ use rsllm_tensor::{
 };
 
 use crate::adapters;
-use crate::attention::{Attention, AttentionScratch};
+use crate::attention::Attention;
 use crate::ffn;
 use crate::heads;
 use crate::isa::Isa;
 use crate::kernels::Kernels;
 use crate::kv::CpuKv;
-use crate::matmul::{Matmul, MatmulScratch};
-use crate::memory::{Aligned, Allocator, CpuBuffer};
-use crate::moe::{self, CpuRouting, Experts, MoeScratch};
+use crate::matmul::Matmul;
+use crate::memory::{Allocator, CpuBuffer};
+use crate::moe::{self, CpuRouting, Experts};
 use crate::ops;
 use crate::products;
+use crate::scratch::{Scratch, Sizes};
 use crate::step_state::StepState;
 use crate::threads::{ThreadPool, WorkerPanicked};
 use crate::weight::{BACKEND, CpuWeight};
@@ -32,22 +33,9 @@ pub struct CpuBackend {
     /// Threads that scratch is reserved for.
     n_threads: usize,
     step: StepState,
-    layouts: Vec<KvLayout>,
-    /// Largest input width of a matrix.
-    max_row_len: usize,
-    /// Largest (used experts, embed_dim, expert_ffn_dim), 0 without experts.
-    n_used: usize,
-    expert_dims: (usize, usize),
+    sizes: Sizes,
     scratch: Option<Scratch>,
     allocator: Allocator,
-}
-
-struct Scratch {
-    matmul: MatmulScratch,
-    attention: AttentionScratch,
-    moe: MoeScratch,
-    /// A row of router probabilities, or the inner values of an adapter.
-    row: Aligned<f32>,
 }
 
 impl CpuBackend {
@@ -70,10 +58,7 @@ impl CpuBackend {
             n_threads: pool.n_threads(),
             pool,
             step: StepState::default(),
-            layouts: Vec::new(),
-            max_row_len: 0,
-            n_used: 0,
-            expert_dims: (0, 0),
+            sizes: Sizes::default(),
             scratch: None,
             allocator: Allocator::default(),
         })
@@ -148,10 +133,11 @@ impl Backend for CpuBackend {
 
     fn bind_weight(&mut self, source: WeightSource) -> Result<CpuWeight> {
         let weight = CpuWeight::bind(self.kernels, source)?;
-        self.max_row_len = self.max_row_len.max(weight.row_len);
+        let sizes = &mut self.sizes;
+        sizes.row_len = sizes.row_len.max(weight.row_len);
         if weight.n_matrices > 1 {
-            self.expert_dims.0 = self.expert_dims.0.max(weight.row_len).max(weight.n_rows);
-            self.expert_dims.1 = self.expert_dims.1.max(weight.n_rows).max(weight.row_len);
+            let either = weight.row_len.max(weight.n_rows);
+            sizes.expert_dim = sizes.expert_dim.max(either);
         }
         Ok(weight)
     }
@@ -174,45 +160,20 @@ impl Backend for CpuBackend {
 
     fn alloc_kv(&mut self, layout: &KvLayout) -> Result<CpuKv> {
         let kv = CpuKv::new(&mut self.allocator, layout)?;
-        self.layouts.push(*layout);
+        self.sizes.layouts.push(*layout);
         Ok(kv)
     }
 
     fn alloc_routing(&mut self, n_rows: usize, n_used: usize) -> Result<CpuRouting> {
-        self.n_used = self.n_used.max(n_used);
+        self.sizes.n_used_experts = self.sizes.n_used_experts.max(n_used);
         self.allocator.bytes += (n_rows * n_used * 8) as u64;
         Ok(CpuRouting::new(n_rows, n_used))
     }
 
     fn prepare(&mut self, limits: &StepLimits) -> Result<()> {
         self.step.prepare(limits);
-        let n_threads = self.n_threads;
-        let (embed_dim, ffn_dim) = self.expert_dims;
-        let allocator = &mut self.allocator;
-        let scratch = Scratch {
-            matmul: MatmulScratch::new(
-                allocator,
-                self.kernels,
-                n_threads,
-                limits.max_rows,
-                self.max_row_len,
-            )?,
-            attention: AttentionScratch::new(
-                allocator,
-                self.kernels,
-                n_threads,
-                &self.layouts,
-                limits,
-            )?,
-            moe: MoeScratch::new(
-                allocator,
-                if self.n_used > 0 { limits.max_rows } else { 0 },
-                self.n_used,
-                embed_dim,
-                ffn_dim,
-            )?,
-            row: Aligned::new(allocator, "row scratch", self.max_row_len.max(4096))?,
-        };
+        let (allocator, n_threads) = (&mut self.allocator, self.n_threads);
+        let scratch = Scratch::new(allocator, self.kernels, n_threads, &self.sizes, limits)?;
         self.scratch = Some(scratch);
         Ok(())
     }

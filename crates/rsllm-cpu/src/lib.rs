@@ -19,6 +19,7 @@ mod moe;
 mod ops;
 mod pieces;
 mod products;
+mod scratch;
 mod step_state;
 mod threads;
 mod tiles;

@@ -124,19 +124,19 @@ pub(crate) struct MoeScratch {
 }
 
 impl MoeScratch {
+    /// `dim` is the largest width of an expert's matrix, on either side.
     pub(crate) fn new(
         allocator: &mut Allocator,
         max_rows: usize,
         n_used: usize,
-        embed_dim: usize,
-        ffn_dim: usize,
+        dim: usize,
     ) -> Result<Self, BackendError> {
         Ok(Self {
-            gathered: Aligned::new(allocator, "expert inputs", max_rows * embed_dim)?,
-            results: Aligned::new(allocator, "expert results", max_rows * embed_dim)?,
-            gate: Aligned::new(allocator, "expert gates", max_rows * ffn_dim)?,
-            up: Aligned::new(allocator, "expert ups", max_rows * ffn_dim)?,
-            parts: Aligned::new(allocator, "expert parts", max_rows * n_used * embed_dim)?,
+            gathered: Aligned::new(allocator, "expert inputs", max_rows * dim)?,
+            results: Aligned::new(allocator, "expert results", max_rows * dim)?,
+            gate: Aligned::new(allocator, "expert gates", max_rows * dim)?,
+            up: Aligned::new(allocator, "expert ups", max_rows * dim)?,
+            parts: Aligned::new(allocator, "expert parts", max_rows * n_used * dim)?,
             rows: Vec::with_capacity(max_rows * n_used),
             places: Vec::with_capacity(max_rows * n_used),
         })
