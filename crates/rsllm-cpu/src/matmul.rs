@@ -26,7 +26,11 @@ const PANEL_ROWS: usize = 48;
 /// Columns of one fused-dot call; more only repeat the work per column.
 const MAX_DOT_COLUMNS: usize = 16;
 /// Weight bytes of a decode piece: small enough to balance, large enough to stream.
-pub(crate) const DECODE_PIECE_BYTES: Range<usize> = 8 * 1024..64 * 1024;
+const DECODE_PIECE_BYTES: Range<usize> = 8 * 1024..64 * 1024;
+/// Most rows of a piece.
+const MAX_DOT_ROWS: usize = 4096;
+/// Rows whose results are written together, as [`put_columns`] does; threads share out that many at a time.
+const SQUARE: usize = 16;
 
 /// Values that a thread quantises at a time.
 const QUANTIZED_PIECE: usize = 2 * 1024;
@@ -105,7 +109,7 @@ impl MatmulScratch {
                     columns: Aligned::new(
                         allocator,
                         "matmul columns",
-                        DECODE_PIECE_BYTES.end / 16 * MAX_DOT_COLUMNS,
+                        MAX_DOT_ROWS * MAX_DOT_COLUMNS,
                     )?,
                     prepared: Aligned::new(
                         allocator,
@@ -279,27 +283,32 @@ impl Matmul<'_> {
             .iter()
             .map(|t| t.weight.n_rows * t.weight.row_bytes)
             .sum();
+        let row_bytes = targets.iter().map(|t| t.weight.row_bytes).max();
         let piece_bytes = (total_bytes / (4 * self.pool.n_threads()))
             .clamp(DECODE_PIECE_BYTES.start, DECODE_PIECE_BYTES.end);
-        let jobs: Pieces = Pieces::new(targets, piece_bytes);
+        // The scratch for several columns holds MAX_DOT_ROWS rows.
+        let piece_rows = (piece_bytes / row_bytes.unwrap_or(1)).min(MAX_DOT_ROWS);
+        let squares = Pieces::with_rows(targets, SQUARE);
         let outputs = targets.iter_mut().map(Output::new).collect::<Vec4<_>>();
         let threads = SharedSlice::new(&mut self.scratch.threads);
-        self.pool.run_pieces(jobs.total, 1, |range, thread| {
-            // SAFETY: each thread has its own index.
-            let scratch = &mut unsafe { threads.range(thread..thread + 1) }[0];
-            for piece in range {
-                let (target, rows) = jobs.get(piece);
-                dot_piece(
-                    kernels,
-                    outputs.get(target),
-                    rows,
-                    x,
-                    blocks,
-                    columns.clone(),
-                    scratch,
-                );
-            }
-        })
+        self.pool
+            .run_pieces(squares.total, piece_rows / SQUARE, |mut range, thread| {
+                // SAFETY: each thread has its own index.
+                let scratch = &mut unsafe { threads.range(thread..thread + 1) }[0];
+                while !range.is_empty() {
+                    let (target, rows, rest) = squares.first_of(range);
+                    range = rest;
+                    dot_piece(
+                        kernels,
+                        outputs.get(target),
+                        rows,
+                        x,
+                        blocks,
+                        columns.clone(),
+                        scratch,
+                    );
+                }
+            })
     }
 
     fn prefill(

@@ -2,8 +2,7 @@
 
 use std::ops::Range;
 
-use crate::matmul::{DECODE_PIECE_BYTES, Target};
-use crate::weight::CpuWeight;
+use crate::matmul::Target;
 
 /// The cut of a group of products into pieces of rows; piece numbers run over all targets.
 pub(crate) struct Pieces {
@@ -13,30 +12,24 @@ pub(crate) struct Pieces {
 }
 
 impl Pieces {
-    pub(crate) fn new(targets: &[Target<'_>], piece_bytes: usize) -> Self {
-        Self::build(targets, |weight| {
-            // The scratch for several columns holds DECODE_PIECE_BYTES.end / 16 rows; no row is shorter than 16 bytes
-            // unless the model is tiny, hence the minimum.
-            let rows = (piece_bytes / weight.row_bytes).clamp(1, DECODE_PIECE_BYTES.end / 16);
-            // Whole squares of results, where there are any.
-            if rows > 16 { rows - rows % 16 } else { rows }
-        })
-    }
-
     pub(crate) fn with_rows(targets: &[Target<'_>], piece_rows: usize) -> Self {
-        Self::build(targets, |_| piece_rows)
-    }
-
-    fn build(targets: &[Target<'_>], rows_of: impl Fn(&CpuWeight) -> usize) -> Self {
         let mut total = 0;
         let piece = |target: &Target<'_>| {
-            let rows = rows_of(target.weight);
             let first = total;
-            total += target.weight.n_rows.div_ceil(rows);
-            (first, rows, target.weight.n_rows)
+            total += target.weight.n_rows.div_ceil(piece_rows);
+            (first, piece_rows, target.weight.n_rows)
         };
         let targets = targets.iter().map(piece).collect();
         Self { targets, total }
+    }
+
+    /// Target and rows of the first of some pieces and of those behind it that are of the same target, and the other pieces.
+    pub(crate) fn first_of(&self, pieces: Range<usize>) -> (usize, Range<usize>, Range<usize>) {
+        let (target, Range { start, .. }) = self.get(pieces.start);
+        let (first, rows, n_rows) = *self.targets.get(target);
+        let end = pieces.end.min(first + n_rows.div_ceil(rows));
+        let end_row = n_rows.min((end - first) * rows);
+        (target, start..end_row, end..pieces.end)
     }
 
     /// Target and rows of a piece.

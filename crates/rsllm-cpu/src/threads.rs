@@ -30,7 +30,7 @@ pub(crate) struct ThreadPool {
     cursors: Box<[Cursor]>,
 }
 
-/// The next piece of a thread's share, on a cache line of its own.
+/// The next item of a thread's share, on a cache line of its own.
 #[derive(Default)]
 #[repr(align(64))]
 struct Cursor(AtomicUsize);
@@ -141,8 +141,8 @@ impl ThreadPool {
         }
     }
 
-    /// Run `job(range, thread_index)` over `0..n_items` in pieces of at most `piece`: each thread its share of neighbouring pieces,
-    /// and then what it finds of others' shares.
+    /// Run `job(range, thread_index)` over `0..n_items` in pieces of at most `piece`: each thread its share of neighbouring items,
+    /// as many as the others, and then what it finds of their shares.
     pub(crate) fn run_pieces(
         &mut self,
         n_items: usize,
@@ -160,19 +160,19 @@ impl ThreadPool {
             .map_err(|_| WorkerPanicked);
         }
         let n_threads = self.n_threads();
-        let share = |thread: usize| thread * n_items.div_ceil(piece) / n_threads;
+        let share = |thread: usize| thread * n_items / n_threads;
         for (thread, cursor) in self.cursors.iter().enumerate() {
             cursor.0.store(share(thread), Ordering::Relaxed);
         }
         self.run(&|thread| {
             for owner in (thread..n_threads).chain(0..thread) {
+                let end = share(owner + 1);
                 loop {
-                    let next = self.cursors[owner].0.fetch_add(1, Ordering::Relaxed);
-                    if next >= share(owner + 1) {
+                    let start = self.cursors[owner].0.fetch_add(piece, Ordering::Relaxed);
+                    if start >= end {
                         break;
                     }
-                    let start = next * piece;
-                    job(start..n_items.min(start + piece), thread);
+                    job(start..end.min(start + piece), thread);
                 }
             }
         })
