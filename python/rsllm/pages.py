@@ -10,33 +10,56 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections.abc import Callable
 from pathlib import Path
+
+from rsllm.system import memory
 
 __all__ = ["LARGE_PAGE", "hold_in_large_pages"]
 
 LARGE_PAGE = 2**21
 _LEAST_LARGE = 4 * LARGE_PAGE  # smaller files gain nothing that one would notice
+_POPULATE_READ = (
+    22  # MADV_POPULATE_READ of Linux 5.14: what cannot be read is an error, where a touch would be a signal
+)
 
 
-def hold_in_large_pages(path: Path) -> None:
+def hold_in_large_pages(path: Path, stopped: Callable[[], bool] = lambda: False) -> bool:
     """Have the system hold a file in large pages, by reading it anew from the disk, where all of it must be already.
 
-    Does nothing to small files, to those that would fill more than half of the memory, and where the system has no such
-    pages; what it cannot do costs nothing but speed.
+    The first large page is tried alone: where the system has none for this file, the rest stays as it is. Small files
+    stay so too, and those that would fill more than half of the memory. `stopped` is asked before each page. Returns
+    whether the file is in large pages; what cannot be done costs nothing but speed.
     """
-    import hashlib
     import mmap
 
     if not (hasattr(mmap, "MADV_HUGEPAGE") and hasattr(os, "posix_fadvise")):
-        return
+        return False
     with contextlib.suppress(OSError, ValueError), path.open("rb") as file:
         size = os.fstat(file.fileno()).st_size
-        if not _LEAST_LARGE <= size <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 2:
-            return
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        with mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ) as mapping, memoryview(mapping) as view:
+        if not _LEAST_LARGE <= size <= memory().get("total", 0) // 2:
+            return False
+        with mmap.mmap(file.fileno(), size, prot=mmap.PROT_READ) as mapping:
             mapping.madvise(mmap.MADV_HUGEPAGE)
-            touched = hashlib.sha256()
             for start in range(0, size, LARGE_PAGE):
-                # Read by what lets other threads run while the page comes.
-                touched.update(view[start : start + 4096])
+                if stopped():
+                    return False
+                length = min(LARGE_PAGE, size - start)
+                os.posix_fadvise(file.fileno(), start, length, os.POSIX_FADV_DONTNEED)
+                mapping.madvise(_POPULATE_READ, start, length)
+                if start == 0 and not _has_large_pages(path):
+                    return False
+            return True
+    return False
+
+
+def _has_large_pages(path: Path) -> bool:
+    """Whether the system says that this process has mapped some of the file in large pages."""
+    name, inside = os.fspath(path.resolve()), False
+    for line in Path("/proc/self/smaps").read_text(errors="surrogateescape").splitlines():
+        key, _, value = line.partition(":")
+        if "-" in key.split(" ", 1)[0]:  # addresses begin what is said of a mapping, and its name ends their line
+            inside = line.endswith(f" {name}")
+        elif inside and key == "FilePmdMapped" and value.split()[0] != "0":
+            return True
+    return False

@@ -58,4 +58,24 @@ def test_a_file_in_large_pages_is_the_same_file(size: int, tmp_path: Path) -> No
 
 
 def test_a_file_that_is_gone_is_nobodys_error(tmp_path: Path) -> None:
-    hold_in_large_pages(tmp_path / "gone")
+    assert not hold_in_large_pages(tmp_path / "gone")
+
+
+def test_who_is_stopped_reads_no_further(tmp_path: Path) -> None:
+    path = tmp_path / "weights"
+    path.write_bytes(bytes(5 * LARGE_PAGE))
+    asked: list[bool] = []
+
+    def stopped() -> bool:
+        asked.append(True)
+        return len(asked) == 2
+
+    assert not hold_in_large_pages(path, stopped)
+    assert 1 <= len(asked) <= 2, "a file that cannot have large pages is left after the first"
+
+
+def test_what_was_written_can_be_read_before_it_has_its_place(tmp_path: Path) -> None:
+    with NewFile(tmp_path, prefix="new-") as new:
+        new.write(b"abc")
+        new.flush()
+        assert new.path.read_bytes() == b"abc"

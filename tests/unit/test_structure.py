@@ -35,7 +35,7 @@ PYTHON_CRATE = "rsllm-py"
 PARTS: dict[str, set[str]] = {
     "errors": set(),
     "system": {"errors"},
-    "pages": set(),
+    "pages": {"system"},
     "durations": set(),
     "config": {"durations", "errors"},
     "options": {"errors"},

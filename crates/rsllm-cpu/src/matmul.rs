@@ -70,7 +70,7 @@ pub(crate) struct MatmulScratch {
     pub(crate) blocks: Aligned<ActivationBlock>,
     /// What the first term leaves of a row.
     rest: Aligned<f32>,
-    /// Packed activations of prefill rows; with a tile unit, its gated values.
+    /// Packed activations of prefill rows; with a tile unit, its gated values, or the second parts of activations.
     pub(crate) packed: Aligned<f32>,
     /// Per thread: unpacked panel, then accumulators.
     threads: Vec<ThreadScratch>,

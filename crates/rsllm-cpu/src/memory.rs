@@ -3,10 +3,11 @@
 use bytemuck::Pod;
 use rsllm_tensor::BackendError;
 
-/// A zeroed, fixed-size array of `T`, aligned to 64 bytes. Pages the program never touches stay uncommitted.
+/// A zeroed, fixed-size array of `T`, aligned to 64 bytes, or to a large page where it fills one. Pages the program never
+/// touches stay uncommitted.
 pub(crate) struct Aligned<T> {
     /// Bytes, not lines of 64: an allocator asked for an alignment beyond its own writes the zeroes itself, and would commit all
-    /// of a KV cache at load. The array begins at the first line within.
+    /// of a KV cache at load. The array begins at the first line or large page within.
     bytes: Vec<u8>,
     start: usize,
     len: usize,

@@ -1,4 +1,5 @@
-//! The prefill product on a tile unit: weights unpacked to bf16 meet activations rounded to bf16, sums in f32.
+//! The prefill product on a tile unit: weights unpacked to bf16 meet activations rounded to bf16, sums in f32. F16 weights
+//! and their activations are two parts of bf16 each.
 //!
 //! A thread takes a strip of weight rows. For each block of K it unpacks 32 rows at a time and multiplies them with all
 //! tokens, so the activations of the block stay in L2 while the strip passes. Sums go over K in order, through tile

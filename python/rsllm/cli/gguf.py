@@ -163,6 +163,7 @@ def _write(contents: Mapping[Path, Iterable[bytes]], source: GgufFile, force: bo
             written[path] = new = stack.enter_context(NewFile(folder, prefix=f".{path.name}-"))
             for piece in pieces:
                 new.write(piece)
+            new.flush()
         links = stack.enter_context(tempfile.TemporaryDirectory(prefix="rsllm-"))
         open_linked(Path(links) / "check", {path.name: new.path for path, new in written.items()})
         for path, new in written.items():

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -107,7 +108,7 @@ class Transfer:
             require_space(self._path.parent, self.size - resumed, f"download {self._digest.short}")
             found = await self._fetch_and_hash(endpoint)
             if found == self._digest.hex:
-                await asyncio.to_thread(hold_in_large_pages, self._files.data)
+                await self._hold_in_large_pages()
                 return self._place()
             self._files.remove()
             if not resumed:
@@ -129,6 +130,14 @@ class Transfer:
             return disk.digest()
         finally:
             await disk.close()
+
+    async def _hold_in_large_pages(self) -> None:
+        """In a thread that ends with its next page when this is cancelled."""
+        cancelled = threading.Event()
+        try:
+            await asyncio.to_thread(hold_in_large_pages, self._files.data, cancelled.is_set)
+        finally:
+            cancelled.set()
 
     async def _hash_along(self, disk: Disk) -> None:
         """Follow the bytes that are there without a gap."""

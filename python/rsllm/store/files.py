@@ -69,19 +69,20 @@ class NewFile:
         self._placed = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """All of `data`; the last of it is on its way when the file is placed."""
+        """All of `data`; the file may hold the last of it only when it is placed, or at `flush`."""
         rest = memoryview(data)
         if self._pending:
             taken = LARGE_PAGE - len(self._pending)
             self._pending += rest[:taken]
             rest = rest[taken:]
             if len(self._pending) == LARGE_PAGE:
-                self._flush()
+                self.flush()
         whole = len(rest) - len(rest) % LARGE_PAGE
         self._write(rest[:whole])
         self._pending += rest[whole:]
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Have the file hold all that was written."""
         pending, self._pending = self._pending, bytearray()
         self._write(memoryview(pending))
 
@@ -91,7 +92,7 @@ class NewFile:
 
     def place(self, path: Path) -> None:
         """Sync, and become `path`, in place of what is there."""
-        self._flush()
+        self.flush()
         os.fsync(self._file.fileno())
         self._file.close()
         os.replace(self.path, path)
