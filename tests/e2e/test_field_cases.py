@@ -141,7 +141,8 @@ async def test_a_character_of_four_tokens_comes_whole(client: httpx2.AsyncClient
     options = {"regex": "a🦙🦙b", "temperature": 0}
     *pieces, end = await lines(client, model=model, options=options, logprobs=True)
     texts = [piece["response"] for piece in pieces if piece["response"]]
-    assert "".join(texts) == "a🦙🦙b" and "🦙" in texts
+    # A half of a character would be a replacement; pieces that are late come together.
+    assert "".join(texts) == "a🦙🦙b"
     entries = [entry for piece in pieces for entry in piece.get("logprobs", ())]
     assert bytes(byte for entry in entries for byte in entry["bytes"]) == "a🦙🦙b".encode()
     assert sum(len(entry["bytes"]) == 1 and entry["bytes"][0] > 0x7F for entry in entries) == 8
