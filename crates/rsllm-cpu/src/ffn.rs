@@ -33,8 +33,8 @@ pub(crate) fn run(
         check(op, "inner width", ffn_dim, weight.n_rows)?;
         check(op, "width of the scratch", ffn_dim, buffer.width)?;
     }
-    let [gate, up] = [source(op, ffn.gate)?, source(op, ffn.up)?];
-    let down = source(op, ffn.down)?;
+    let [gate, up] = [Source::bound(op, ffn.gate)?, Source::bound(op, ffn.up)?];
+    let down = Source::bound(op, ffn.down)?;
     let RowCounts { n_rows, n_prefill } = counts;
     let x = x.rows(n_rows);
     let dst = dst.rows_mut(n_rows);
@@ -87,17 +87,4 @@ pub(crate) fn run(
     let branch = branch.rows_mut(n_rows);
     matmul.run(&mut [down.to(&mut *branch)], gates, n_rows, n_prefill)?;
     ops::add(matmul.kernels, matmul.pool, dst, branch, embed_dim)
-}
-
-fn source<'a>(
-    op: Op,
-    (weight, bias): (&'a CpuWeight, Option<&'a CpuWeight>),
-) -> Result<Source<'a>, BackendError> {
-    Ok(Source {
-        weight,
-        matrix: 0,
-        bias: bias
-            .map(|bias| bias.vector(op, weight.n_rows))
-            .transpose()?,
-    })
 }

@@ -41,6 +41,7 @@ pub(crate) fn run(
     }
     let [of_q, of_k] = heads.norms;
     let norms = [norm(of_q, head_dim)?, norm(of_k, head_dim)?];
+    let source = |product| Source::bound(Op::Matmul, product);
     let sources = [source(heads.q)?, source(heads.k)?, source(heads.v)?];
     let weights = sources.map(|source| source.weight);
     let (n_rows, n_prefill) = (step.counts.n_rows, step.counts.n_prefill);
@@ -121,16 +122,4 @@ fn norm(weight: Option<&CpuWeight>, head_dim: usize) -> Result<Option<&[f32]>, B
     weight
         .map(|weight| weight.vector(Op::RmsNormHeads, head_dim))
         .transpose()
-}
-
-fn source<'a>(
-    (weight, bias): (&'a CpuWeight, Option<&'a CpuWeight>),
-) -> Result<Source<'a>, BackendError> {
-    Ok(Source {
-        weight,
-        matrix: 0,
-        bias: bias
-            .map(|bias| bias.vector(Op::Matmul, weight.n_rows))
-            .transpose()?,
-    })
 }

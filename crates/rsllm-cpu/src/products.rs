@@ -76,12 +76,7 @@ pub(crate) fn add(
     check(op, "output width", width, dst.width)?;
     check(op, "width of the branch", width, branch.width)?;
     check(op, "input width", row_len, x.width)?;
-    let bias = bias.map(|b| b.vector(op, width)).transpose()?;
-    let source = Source {
-        weight,
-        matrix: 0,
-        bias,
-    };
+    let source = Source::bound(op, (weight, bias))?;
     let RowCounts { n_rows, n_prefill } = counts;
     let (x, dst) = (x.rows(n_rows), dst.rows_mut(n_rows));
     let mut n_done = 0;

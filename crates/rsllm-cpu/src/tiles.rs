@@ -14,7 +14,7 @@ mod strip;
 
 use std::ops::Range;
 
-use rsllm_tensor::{Activation, BackendError};
+use rsllm_tensor::{Activation, BackendError, Op};
 
 use crate::kernels::{TILE, TILE_F32, Tiles};
 use crate::matmul::{Matmul, MatmulScratch, Output, Pieces, Target, Vec4};
@@ -90,6 +90,21 @@ pub(crate) struct Source<'a> {
 }
 
 impl<'a> Source<'a> {
+    /// A weight that has one matrix, and its bias, `[n_rows]` of the weight. A bias of another length is an error of `op`.
+    pub(crate) fn bound(
+        op: Op,
+        (weight, bias): (&'a CpuWeight, Option<&'a CpuWeight>),
+    ) -> Result<Self, BackendError> {
+        let bias = bias
+            .map(|bias| bias.vector(op, weight.n_rows))
+            .transpose()?;
+        Ok(Self {
+            weight,
+            matrix: 0,
+            bias,
+        })
+    }
+
     /// The product to `dst`.
     pub(crate) fn to<'t>(self, dst: &'t mut [f32]) -> Target<'t>
     where
