@@ -60,6 +60,8 @@ def plan(
     isa: str | None = None,
     mmap: bool = True,
     max_sequences: int = 16,
+    draft: str | None = None,
+    draft_must_fit: bool = True,
 ) -> dict[str, Any]:
     """What `Engine(path, …).info()` would say, without allocating what the engine would: the memory plan."""
 
@@ -119,11 +121,13 @@ class Engine:
         isa: str | None = None,
         mmap: bool = True,
         max_sequences: int = 16,
+        draft: str | None = None,
+        draft_must_fit: bool = True,
     ) -> Engine: ...
     def info(self) -> dict[str, Any]:
         """architecture, name, context, context_reason, training_context, threads, isa, kv_type, max_sequences,
         weight_bytes, kv_bytes, scratch_bytes, load_ns, vocab_size, embed_dim, n_layers, file_bytes,
-        decode_bytes_per_token, parameters, warnings."""
+        decode_bytes_per_token, parameters, warnings, draft (None, or architecture, name, context, parameters)."""
     def metadata(self) -> dict[str, Any]: ...
     def special_tokens(self) -> dict[str, Any]:
         """bos, eos, eot (ids or None), add_bos, add_eos, bos_text, eos_text, end_of_generation (sorted ids)."""

@@ -64,6 +64,23 @@ impl CpuBackend {
         })
     }
 
+    /// A backend of another model that computes with the same kernels on the same threads. Whoever has both uses one at a time.
+    #[must_use]
+    pub fn beside(&self) -> Self {
+        Self {
+            kernels: self.kernels,
+            pool: self.pool.clone(),
+            n_threads: self.n_threads,
+            step: StepState::default(),
+            sizes: Sizes::default(),
+            scratch: None,
+            allocator: Allocator {
+                only_plans: self.allocator.only_plans,
+                ..Allocator::default()
+            },
+        }
+    }
+
     /// A backend that computes nothing and only counts what a model would allocate; see
     /// [`Backend::allocated_bytes`].
     pub fn planner(isa: Isa, n_threads: usize) -> Result<Self> {

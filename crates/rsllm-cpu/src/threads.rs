@@ -22,12 +22,20 @@ use std::thread::JoinHandle;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct WorkerPanicked;
 
-/// A fixed number of threads that run one job at a time.
+/// A fixed number of threads that run one job at a time. A clone is a handle to the same threads, for several backends that one
+/// thread uses in turn.
+#[derive(Clone)]
 pub(crate) struct ThreadPool {
+    team: Arc<Team>,
+}
+
+struct Team {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
     /// One a thread.
     cursors: Box<[Cursor]>,
+    /// A job runs: another one now, of another handle, would be a mistake.
+    is_busy: AtomicBool,
 }
 
 /// The next item of a thread's share, on a cache line of its own.
@@ -78,30 +86,68 @@ impl ThreadPool {
             lock: Mutex::new(()),
             wake: Condvar::new(),
         });
-        let mut pool = Self {
+        let mut team = Team {
             shared,
             workers: Vec::new(),
             cursors: (0..n_threads.max(1)).map(|_| Cursor::default()).collect(),
+            is_busy: AtomicBool::new(false),
         };
         for index in 1..n_threads {
-            let shared = Arc::clone(&pool.shared);
+            let shared = Arc::clone(&team.shared);
             let worker = std::thread::Builder::new()
                 .name(format!("rsllm-cpu-{index}"))
                 .spawn(move || work(&shared, index))?;
-            pool.workers.push(worker);
+            team.workers.push(worker);
         }
-        Ok(pool)
+        Ok(Self {
+            team: Arc::new(team),
+        })
     }
 
     /// Threads that take part in a job.
     pub(crate) fn n_threads(&self) -> usize {
+        self.team.n_threads()
+    }
+
+    /// Run `job(range, thread_index)` over `0..n_items` in pieces of at most `piece`: each thread its share of neighbouring items,
+    /// as many as the others, and then what it finds of their shares.
+    ///
+    /// # Panics
+    /// If another handle to the same threads runs a job meanwhile.
+    pub(crate) fn run_pieces(
+        &mut self,
+        n_items: usize,
+        piece: usize,
+        job: impl Fn(Range<usize>, usize) + Sync,
+    ) -> Result<(), WorkerPanicked> {
+        let piece = piece.max(1);
+        if n_items <= piece {
+            // Not worth waking anybody.
+            return catch_unwind(AssertUnwindSafe(|| {
+                if n_items > 0 {
+                    job(0..n_items, 0);
+                }
+            }))
+            .map_err(|_| WorkerPanicked);
+        }
+        let team = &*self.team;
+        let was_busy = team.is_busy.swap(true, Ordering::Acquire);
+        assert!(!was_busy, "the threads run a job of another backend");
+        let result = team.run_pieces(n_items, piece, &job);
+        team.is_busy.store(false, Ordering::Release);
+        result
+    }
+}
+
+impl Team {
+    fn n_threads(&self) -> usize {
         self.workers.len() + 1
     }
 
     /// Run `job(thread_index)` on this thread and on every worker that arrives before this thread is done, and wait for
     /// those. The job must share its work out itself.
     ///
-    /// Nobody else may run a job of the pool meanwhile, which `&mut self` of [`ThreadPool::run_pieces`] sees to.
+    /// Nobody else may run a job of the team meanwhile, which [`ThreadPool::run_pieces`] sees to.
     fn run(&self, job: &(dyn Fn(usize) + Sync)) -> Result<(), WorkerPanicked> {
         if self.workers.is_empty() {
             return catch_unwind(AssertUnwindSafe(|| job(0))).map_err(|_| WorkerPanicked);
@@ -141,24 +187,12 @@ impl ThreadPool {
         }
     }
 
-    /// Run `job(range, thread_index)` over `0..n_items` in pieces of at most `piece`: each thread its share of neighbouring items,
-    /// as many as the others, and then what it finds of their shares.
-    pub(crate) fn run_pieces(
-        &mut self,
+    fn run_pieces(
+        &self,
         n_items: usize,
         piece: usize,
-        job: impl Fn(Range<usize>, usize) + Sync,
+        job: &(impl Fn(Range<usize>, usize) + Sync),
     ) -> Result<(), WorkerPanicked> {
-        let piece = piece.max(1);
-        if n_items <= piece {
-            // Not worth waking anybody.
-            return catch_unwind(AssertUnwindSafe(|| {
-                if n_items > 0 {
-                    job(0..n_items, 0);
-                }
-            }))
-            .map_err(|_| WorkerPanicked);
-        }
         let n_threads = self.n_threads();
         let share = |thread: usize| thread * n_items / n_threads;
         for (thread, cursor) in self.cursors.iter().enumerate() {
@@ -179,7 +213,7 @@ impl ThreadPool {
     }
 }
 
-impl Drop for ThreadPool {
+impl Drop for Team {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
         {
@@ -356,6 +390,29 @@ mod tests {
                 assert_eq!([own, others].concat(), starts, "own pieces first");
             }
         }
+    }
+
+    #[test]
+    fn a_clone_uses_the_same_threads_but_not_at_once() {
+        let mut pool = ThreadPool::new(2).unwrap();
+        let mut other = pool.clone();
+        let n_done = AtomicUsize::new(0);
+        let count = |_, _| {
+            n_done.fetch_add(1, Ordering::Relaxed);
+        };
+        for _ in 0..3 {
+            pool.run_pieces(10, 1, count).unwrap();
+            other.run_pieces(10, 1, count).unwrap();
+        }
+        assert_eq!(n_done.load(Ordering::Relaxed), 60);
+        let nested = Mutex::new(&mut other);
+        let result = pool.run_pieces(2, 1, |_, _| {
+            let mut other = nested.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = other.run_pieces(2, 1, count);
+        });
+        assert_eq!(result, Err(WorkerPanicked));
+        drop(pool);
+        assert_eq!(other.run_pieces(10, 1, count), Ok(()));
     }
 
     #[test]

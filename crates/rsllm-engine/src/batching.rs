@@ -1,10 +1,10 @@
 //! Generations side by side: who starts, what the next step computes, and what each sequence makes of its logits.
 
+mod drafting;
 mod drawing;
 mod pass;
 
 use std::cell::{Cell, RefCell};
-use std::ops::Range;
 use std::time::Instant;
 
 use rsllm_model::{PAGE_LEN, Wanted};
@@ -20,7 +20,7 @@ use crate::scheduler::{
     Action, SequenceState, State, StepLimits, StepPlan, admit, is_worth_waiting, may_start, plan,
 };
 use crate::sequence::{Sequence, SequenceParts};
-use crate::speculation::{PromptLookup, StepCosts};
+use crate::speculation::{Draft, StepCosts, Trust};
 use crate::text::TextStream;
 use crate::worker::{GenerateJob, Waiting, Worker, catch};
 use pass::Pass;
@@ -41,11 +41,13 @@ pub(crate) struct Live {
     is_suspect: bool,
     /// It is part of the pass that rests between layers.
     is_in_pass: bool,
-    lookup: PromptLookup,
+    /// In guesses from its own text, and in those of the draft model.
+    trust_in_text: Trust,
+    trust_in_model: Trust,
     /// Most tokens of a draft.
     max_draft: usize,
-    /// Where in its tokens the draft of this step stands.
-    draft: Range<usize>,
+    /// What this step verifies.
+    draft: Draft,
 }
 
 /// The caller's side of a generation.
@@ -326,9 +328,10 @@ impl<M: Forward> Worker<M> {
             n_remembered: 0,
             is_suspect: false,
             is_in_pass: false,
-            lookup: PromptLookup::new(),
+            trust_in_text: Trust::new(),
+            trust_in_model: Trust::new(),
             max_draft: job.max_draft,
-            draft: 0..0,
+            draft: Draft::NONE,
         }
     }
 
@@ -432,39 +435,6 @@ impl<M: Forward> Worker<M> {
             self.add_drafts();
         }
         Ok(())
-    }
-
-    /// Adds guesses to a step of one generating sequence: what they cost is known only where nobody else is in it.
-    fn add_drafts(&mut self) {
-        let &[part] = self.batch.parts() else { return };
-        let live = &mut self.running[part.sequence];
-        live.draft = 0..0;
-        if self.batch.n_prefill() > 0 || part.n_rows != 1 || part.n_outputs != 1 || live.is_suspect
-        {
-            return;
-        }
-        let limits = self.model.limits();
-        let ids = live.sequence.ids();
-        let most = live
-            .max_draft
-            .min(limits.max_outputs - 1)
-            .min(limits.max_rows - 1)
-            .min(limits.context.saturating_sub(ids.len()))
-            .min(live.sequence.room());
-        let draft = live.lookup.propose(ids, most, &self.step_state.costs, 1);
-        if draft.is_empty() {
-            return;
-        }
-        let end = ids.len() + draft.len();
-        let pools = self.model.pools();
-        let n_slots = slots_for(end).saturating_sub(live.sequence.pages().slots().len());
-        self.cache.make_room(pools, Pages::both(n_slots));
-        // Without pages for it there is no draft; the step itself has its own.
-        if live.sequence.pages_mut().grow(pools, end).is_err() {
-            return;
-        }
-        self.batch.add_draft(&live.sequence.ids()[draft.clone()]);
-        live.draft = draft;
     }
 
     /// Computes the batch, and lets its sequences draw. A step that fails is repeated for each sequence alone, so that only

@@ -127,6 +127,20 @@ pub enum EngineError {
         /// Rows of the output matrix.
         model: usize,
     },
+    /// The draft model cannot be used.
+    #[error("draft model {}: {source}", .path.display())]
+    Draft {
+        /// Its file.
+        path: std::path::PathBuf,
+        /// Why not.
+        source: Box<EngineError>,
+    },
+    /// The draft model has another vocabulary.
+    #[error("{what}; both must have the same tokens")]
+    DraftVocabulary {
+        /// The first difference.
+        what: String,
+    },
     /// The engine thread could not be started.
     #[error("cannot start the engine thread")]
     Thread(#[source] std::io::Error),
@@ -184,6 +198,8 @@ impl EngineError {
             Self::Option(error) => ErrorClass::Option { name: error.name },
             Self::Constraint { option, .. } => ErrorClass::Option { name: option },
             Self::ContextMemory { .. } => ErrorClass::Option { name: "context" },
+            Self::Draft { source, .. } => source.class(),
+            Self::DraftVocabulary { .. } => ErrorClass::Option { name: "draft" },
             Self::SavedPrefix(_) => ErrorClass::Option { name: "prefix" },
             Self::PrefixFolder { .. } => ErrorClass::Option { name: "folder" },
             Self::EmptyPrompt | Self::ShortPrefix { .. } | Self::TokenOutOfRange { .. } => {

@@ -20,6 +20,10 @@ mod context;
 mod control;
 mod cores;
 mod cpu;
+mod draft_load;
+mod draft_model;
+#[cfg(test)]
+mod draft_tests;
 mod embedding;
 mod engine;
 #[cfg(test)]
@@ -61,6 +65,7 @@ mod worker;
 pub use control::CancelHandle;
 pub use cores::usable_cores;
 pub use cpu::{CpuReport, KernelReport, cpu_report, measure_read_bandwidth};
+pub use draft_load::DraftInfo;
 pub use embedding::Pooling;
 pub use engine::Engine;
 pub use error::{EngineError, ErrorClass};

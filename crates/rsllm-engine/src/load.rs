@@ -6,13 +6,15 @@ use std::time::Instant;
 
 use rsllm_cpu::{CpuBackend, Isa};
 use rsllm_gguf::{Gguf, OpenOptions};
-use rsllm_model::{Model, ModelOptions, PAGE_LEN, kv_bytes};
+use rsllm_model::{Model, ModelMemory, ModelOptions, PAGE_LEN, kv_bytes};
 use rsllm_tensor::BackendError;
 use rsllm_tokenizer::Tokenizer;
 
 use crate::context::ContextQuery;
 use crate::control::Control;
 use crate::cores::usable_cores;
+use crate::draft_load::{DraftFile, DraftInfo, ReadyDraft};
+use crate::draft_model::DraftModel;
 use crate::engine::{Engine, EngineParts};
 use crate::error::EngineError;
 use crate::forward::{Forward, Limits};
@@ -46,6 +48,8 @@ pub struct EngineInfo {
     pub kv_type: &'static str,
     /// Generations that run side by side.
     pub max_sequences: usize,
+    /// The draft model, if there is one. Its weights, KV cache and scratch count with those of the model.
+    pub draft: Option<DraftInfo>,
     /// Bytes of the bound tensors, in the mapping.
     pub weight_bytes: u64,
     /// Bytes of the KV cache when the context is full.
@@ -71,7 +75,7 @@ pub struct EngineInfo {
 }
 
 /// Tokens of a prefill step. Large enough that unpacking a weight panel is a small part of its product.
-const MAX_ROWS: usize = 512;
+pub(crate) const MAX_ROWS: usize = 512;
 /// Rows of logits of a step, for requests that want those of every position. Bounds their memory: 64 MiB at 262,144 tokens.
 const MAX_OUTPUTS: usize = 64;
 /// A row of logits for each must fit a step.
@@ -82,11 +86,11 @@ const MAX_THREADS: usize = 4096;
 /// Loads a model and starts its engine.
 pub(crate) fn load(path: &Path, options: &LoadOptions) -> Result<Engine, EngineError> {
     let ready = make_ready(path, options, available_bytes(), CpuBackend::new)?;
-    let model = LoadedModel {
-        model: ready.model,
-        limits: ready.limits,
-    };
-    start_engine(model, ready.tokenizer, ready.file, ready.info)
+    let draft = ready.draft.map(|draft| {
+        let share = draft.bytes_per_token as f32 / ready.info.decode_bytes_per_token.max(1) as f32;
+        DraftModel::new(draft.model, ready.info.vocab_size, share)
+    });
+    start_engine(ready.model, draft, ready.tokenizer, ready.file, ready.info)
 }
 
 /// What [`Engine::load`] with the same options would report, without allocating what it would allocate: the same code
@@ -105,8 +109,8 @@ pub fn plan(path: &Path, options: &LoadOptions) -> Result<EngineInfo, EngineErro
 
 /// All of an engine but its thread.
 struct Ready {
-    model: Model,
-    limits: Limits,
+    model: LoadedModel,
+    draft: Option<ReadyDraft>,
     tokenizer: Tokenizer,
     file: Gguf,
     info: EngineInfo,
@@ -141,6 +145,18 @@ fn make_ready(
     let file = Gguf::open_with(path, OpenOptions::default().with_mmap(options.mmap))?;
     let config = Model::config_of(&file)?;
     let tokenizer = Tokenizer::from_metadata(file.metadata())?;
+    let mut warnings: Vec<String> = tokenizer
+        .warnings()
+        .iter()
+        .map(ToString::to_string)
+        .collect();
+    let draft = match &options.draft {
+        Some(path) => {
+            let draft = DraftFile::open(path, options, &tokenizer);
+            draft_or_warning(draft, options, &mut warnings)?
+        }
+        None => None,
+    };
     let model_options = |context: usize| {
         let max_rows = MAX_ROWS.min(context).max(max_sequences);
         ModelOptions {
@@ -156,16 +172,31 @@ fn make_ready(
     let choice = ContextQuery {
         requested: options.context,
         training_context: config.context_len,
-        kv_bytes: &|context| kv_bytes(&config, &model_options(context)).unwrap_or(u64::MAX),
+        kv_bytes: &|context| {
+            let own = kv_bytes(&config, &model_options(context)).unwrap_or(u64::MAX);
+            let of_draft = draft.as_ref().map_or(0, |draft| draft.kv_bytes(context));
+            own.saturating_add(of_draft)
+        },
         free_bytes,
         // Weights that were read instead of mapped have taken their memory already.
-        weight_bytes: if options.mmap { file.file_bytes() } else { 0 },
+        weight_bytes: if options.mmap {
+            file.file_bytes() + draft.as_ref().map_or(0, DraftFile::file_bytes)
+        } else {
+            0
+        },
         page_len: PAGE_LEN,
     }
     .choose()?;
 
     let backend = backend(options.isa.unwrap_or_else(Isa::detect), threads)?;
     let isa = backend.isa();
+    let draft = match draft {
+        Some(draft) => {
+            let draft = draft.load(backend.beside(), choice.context);
+            draft_or_warning(draft, options, &mut warnings)?
+        }
+        None => None,
+    };
     let model_options = model_options(choice.context);
     let model = Model::load(&file, backend, &model_options)?;
     let vocab_size = model.vocab_size();
@@ -186,11 +217,8 @@ fn make_ready(
     };
     let memory = model.memory();
     debug_assert_eq!(memory.kv, kv_bytes(&config, &model_options)?);
-    let mut warnings: Vec<String> = tokenizer
-        .warnings()
-        .iter()
-        .map(ToString::to_string)
-        .collect();
+    let of_draft = draft.as_ref().map(|draft| draft.model.model.memory());
+    let sum = |of: fn(&ModelMemory) -> u64| of(&memory) + of_draft.as_ref().map_or(0, of);
     // The head of a reranker is read when it is asked for.
     let unused: Vec<&str> = (model.unused_tensors().iter().map(String::as_str))
         .filter(|name| !name.starts_with("cls."))
@@ -213,9 +241,10 @@ fn make_ready(
         isa,
         kv_type: options.kv_type.name(),
         max_sequences,
-        weight_bytes: memory.weights.total,
-        kv_bytes: memory.kv,
-        scratch_bytes: memory.scratch,
+        weight_bytes: sum(|memory| memory.weights.total),
+        kv_bytes: sum(|memory| memory.kv),
+        scratch_bytes: sum(|memory| memory.scratch),
+        draft: draft.as_ref().map(|draft| draft.info.clone()),
         load_ns: nanoseconds(start.elapsed()),
         vocab_size,
         embed_dim: config.embed_dim,
@@ -230,17 +259,34 @@ fn make_ready(
         warnings,
     };
     Ok(Ready {
-        model,
-        limits,
+        model: LoadedModel { model, limits },
+        draft,
         tokenizer,
         file,
         info,
     })
 }
 
+/// A draft model, or none and a warning where it need not fit.
+fn draft_or_warning<T>(
+    draft: Result<T, EngineError>,
+    options: &LoadOptions,
+    warnings: &mut Vec<String>,
+) -> Result<Option<T>, EngineError> {
+    match draft {
+        Ok(draft) => Ok(Some(draft)),
+        Err(error) if options.draft_must_fit => Err(error),
+        Err(error) => {
+            warnings.push(format!("no draft model is used: {error}"));
+            Ok(None)
+        }
+    }
+}
+
 /// Starts the thread of `model`.
-pub(crate) fn start_engine(
-    model: impl Forward + Send + 'static,
+pub(crate) fn start_engine<M: Forward + Send + 'static>(
+    model: M,
+    draft: Option<DraftModel<M>>,
     tokenizer: Tokenizer,
     file: Gguf,
     info: EngineInfo,
@@ -250,6 +296,7 @@ pub(crate) fn start_engine(
     let end_tokens = tokenizer.end_of_generation().to_vec();
     let worker = Worker::new(
         model,
+        draft,
         tokenizer.clone(),
         end_tokens.clone().into(),
         Arc::clone(&control),

@@ -1,5 +1,7 @@
 //! What callers ask of the engine: how to load a model, and how to continue a prompt.
 
+use std::path::PathBuf;
+
 use rsllm_cpu::Isa;
 use rsllm_tensor::KvType;
 
@@ -21,6 +23,11 @@ pub struct LoadOptions {
     pub max_sequences: usize,
     /// Map the file (the default) or read it into memory.
     pub mmap: bool,
+    /// A smaller model of the same vocabulary that guesses what comes next where one sequence generates alone. No token changes;
+    /// where guesses do not pay, which is measured, there are none.
+    pub draft: Option<PathBuf>,
+    /// A draft model that cannot be used is an error; else a warning, and the model does without.
+    pub draft_must_fit: bool,
 }
 
 /// How to continue a prompt.
@@ -36,7 +43,7 @@ pub struct GenerateOptions {
     pub logprobs: Option<usize>,
     /// Never draw an end-of-generation token.
     pub ignore_eos: bool,
-    /// Most tokens to guess from the text so far and verify in one step, which changes no token; 0 = none. How many there are
+    /// Most tokens to guess, from the text so far or by the draft model, and verify in one step, which changes no token; 0 = none. How many there are
     /// each time is decided by what drafts cost and how often they come true.
     pub max_draft: usize,
     /// What happens when the context is full. `None`: the generation ends. Else so many of the first tokens stay, the older half
@@ -56,6 +63,8 @@ impl Default for LoadOptions {
             isa: None,
             max_sequences: 16,
             mmap: true,
+            draft: None,
+            draft_must_fit: true,
         }
     }
 }

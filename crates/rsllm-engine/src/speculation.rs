@@ -1,13 +1,12 @@
-//! Guessing the next tokens from the sequence's own text, to be verified in one step (prompt lookup).
+//! Guessing the next tokens, to be verified in one step.
 //!
-//! Where the last few tokens have occurred before, what followed them then is a draft. The step computes the draft's
-//! rows beside the row it computes anyway; every position is then drawn as usual, and the draft counts for as long as
-//! it is what was drawn. So the text is the same with and without, whatever the sampling: rows of generated tokens have
-//! the same bits in any company, and the sampler sees the same logits in the same order.
+//! Where the last few tokens have occurred before, what followed them then is a draft (prompt lookup); where they have not, a
+//! draft model may guess, see `draft_model.rs`. The step computes the draft's rows beside the row it computes anyway; every
+//! position is then drawn as usual, and the draft counts for as long as it is what was drawn. So the text is the same with
+//! and without, whatever the sampling: rows of generated tokens have the same bits in any company, and the sampler sees the
+//! same logits in the same order.
 //!
-//! Whether that pays is measured: the time of steps by their number of rows, and how often drafts come true.
-
-use std::ops::Range;
+//! Whether that pays is measured: the time of steps by their number of rows, what guesses cost, and how often they come true.
 
 use crate::TokenId;
 
@@ -26,9 +25,36 @@ const LEAST_GAIN: f32 = 1.03;
 /// Longest pause after drafts that were wrong, in tokens.
 const LONGEST_PAUSE: u32 = 64;
 
-/// What a sequence has learnt about drafts from itself.
+/// Tokens that are guessed to come next.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Draft {
+    ids: [TokenId; MAX_DRAFT],
+    len: usize,
+    /// They come from the draft model, else from the text.
+    pub(crate) is_of_model: bool,
+}
+
+impl Draft {
+    pub(crate) const NONE: Self = Self {
+        ids: [0; MAX_DRAFT],
+        len: 0,
+        is_of_model: false,
+    };
+
+    pub(crate) fn ids(&self) -> &[TokenId] {
+        &self.ids[..self.len]
+    }
+
+    /// Adds a token; there is room for [`MAX_DRAFT`].
+    pub(crate) fn push(&mut self, id: TokenId) {
+        self.ids[self.len] = id;
+        self.len += 1;
+    }
+}
+
+/// What a sequence has learnt about drafts of one kind from itself.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct PromptLookup {
+pub(crate) struct Trust {
     /// How often a drafted token was right, of those that were looked at.
     hit_rate: f32,
     /// Tokens to go without a draft, and how many it will be after the next failure.
@@ -36,7 +62,7 @@ pub(crate) struct PromptLookup {
     next_pause: u32,
 }
 
-impl PromptLookup {
+impl Trust {
     /// Hopeful.
     pub(crate) fn new() -> Self {
         Self {
@@ -46,33 +72,29 @@ impl PromptLookup {
         }
     }
 
-    /// The part of `ids` that is likely to follow them, at most `most` tokens, empty for none. `costs` says what a step takes
-    /// that has `n_rows` rows without the draft.
-    pub(crate) fn propose(
+    /// How many tokens to guess next, at most `most`. `costs` says what a step takes that has `n_rows` rows without them, and
+    /// `guess_ns` what a guess does.
+    pub(crate) fn length(
         &mut self,
-        ids: &[TokenId],
         most: usize,
         costs: &StepCosts,
         n_rows: usize,
-    ) -> Range<usize> {
+        guess_ns: f32,
+    ) -> usize {
         if self.pause > 0 {
             self.pause -= 1;
-            return 0..0;
+            return 0;
         }
         if most == 0 {
-            return 0..0;
+            return 0;
         }
-        let n = costs.best_draft(n_rows, most.min(MAX_DRAFT), self.hit_rate);
+        let n = costs.best_draft(n_rows, most.min(MAX_DRAFT), self.hit_rate, guess_ns);
         if n == 0 {
             // Texts change: look again later.
             self.pause = LONGEST_PAUSE / 2;
             self.hit_rate = self.hit_rate.max(0.5);
-            return 0..0;
         }
-        let Some(start) = last_occurrence(ids) else {
-            return 0..0;
-        };
-        start..ids.len().min(start + n)
+        n
     }
 
     /// Of a draft of `n_drafted` tokens, `n_right` were drawn.
@@ -88,6 +110,17 @@ impl PromptLookup {
             self.next_pause = 1;
         }
     }
+}
+
+/// What followed the end of `ids` where it occurred before, at most `most` tokens.
+pub(crate) fn look_up(ids: &[TokenId], most: usize) -> Draft {
+    let mut draft = Draft::NONE;
+    if let Some(start) = last_occurrence(ids) {
+        for &id in ids[start..].iter().take(most.min(MAX_DRAFT)) {
+            draft.push(id);
+        }
+    }
+    draft
 }
 
 /// Where the text went on after the place that agrees best with its end; the latest of equals.
@@ -160,9 +193,14 @@ impl StepCosts {
         }
     }
 
+    /// What a step of one row takes; `None` while unknown.
+    pub(crate) fn alone(&self) -> Option<f32> {
+        (self.by_rows[1] > 0.0).then_some(self.by_rows[1])
+    }
+
     /// The length of a draft that makes most tokens a second in a step of `n_rows` rows, if a drafted token is right at
-    /// `hit_rate`; 0 where none pays.
-    fn best_draft(&self, n_rows: usize, most: usize, hit_rate: f32) -> usize {
+    /// `hit_rate` and takes `guess_ns` to guess; 0 where none pays.
+    fn best_draft(&self, n_rows: usize, most: usize, hit_rate: f32, guess_ns: f32) -> usize {
         if n_rows == 0 || n_rows >= Self::MOST {
             return 0;
         }
@@ -172,7 +210,7 @@ impl StepCosts {
         for n in 1..=most.min(Self::MOST - n_rows) {
             all_right *= hit_rate;
             expected += all_right;
-            let gain = expected * alone / self.of(n_rows + n);
+            let gain = expected * alone / (self.of(n_rows + n) + guess_ns * n as f32);
             if gain > best_gain {
                 (best, best_gain) = (n, gain);
             }
@@ -194,11 +232,10 @@ mod tests {
     #[test]
     fn a_repeated_phrase_goes_on_as_it_did() {
         let ids = [1, 2, 3, 4, 5, 9, 9, 1, 2, 3];
-        let draft = PromptLookup::new().propose(&ids, 2, &cheap(), 1);
-        assert_eq!(&ids[draft], [4, 5]);
+        assert_eq!(look_up(&ids, 2).ids(), [4, 5]);
         // Two tokens in common are chance, and what never occurred has no continuation.
         for ids in [&[7, 2, 3, 4, 8, 2, 3][..], &[1, 2, 3], &[1], &[]] {
-            assert!(PromptLookup::new().propose(ids, 4, &cheap(), 1).is_empty());
+            assert_eq!(look_up(ids, 4), Draft::NONE);
         }
     }
 
@@ -212,49 +249,50 @@ mod tests {
 
     #[test]
     fn wrong_drafts_pause_longer_and_longer_and_a_right_one_ends_that() {
-        let ids = [1, 2, 3, 4, 1, 2, 3];
-        let mut lookup = PromptLookup::new();
+        let mut trust = Trust::new();
         let mut pauses = Vec::new();
         for _ in 0..5 {
-            lookup.learn(1, 0);
+            trust.learn(1, 0);
             let mut pause = 0;
-            while lookup.pause > 0 {
-                assert!(lookup.propose(&ids, 4, &cheap(), 1).is_empty());
+            while trust.pause > 0 {
+                assert_eq!(trust.length(4, &cheap(), 1, 0.0), 0);
                 pause += 1;
             }
             pauses.push(pause);
         }
         assert_eq!(pauses, [1, 2, 4, 8, 16]);
-        lookup.learn(4, 4);
-        lookup.learn(1, 0);
-        assert_eq!(lookup.pause, 1);
+        trust.learn(4, 4);
+        trust.learn(1, 0);
+        assert_eq!(trust.pause, 1);
+    }
+
+    fn costs(ns_of_rows: impl Fn(u64) -> u64) -> StepCosts {
+        let mut costs = StepCosts::new();
+        for rows in 1..=StepCosts::MOST {
+            costs.record(rows, ns_of_rows(rows as u64));
+        }
+        costs
     }
 
     #[test]
     fn drafts_are_as_long_as_they_pay() {
-        let mut costs = StepCosts::new();
-        for rows in 1..=StepCosts::MOST {
-            costs.record(rows, 1_000_000);
-        }
-        assert_eq!(
-            costs.best_draft(1, MAX_DRAFT, 0.9),
-            MAX_DRAFT,
-            "rows are free"
-        );
-        let mut costs = StepCosts::new();
-        for rows in 1..=StepCosts::MOST {
-            costs.record(rows, rows as u64 * 1_000_000);
-        }
-        assert_eq!(
-            costs.best_draft(1, MAX_DRAFT, 0.9),
-            0,
-            "rows cost what they bring"
-        );
-        assert_eq!(
-            costs.best_draft(StepCosts::MOST, MAX_DRAFT, 1.0),
-            0,
-            "the pass is full"
-        );
+        let free = costs(|_| 1_000_000);
+        assert_eq!(free.best_draft(1, MAX_DRAFT, 0.9, 0.0), MAX_DRAFT);
+        assert_eq!(free.best_draft(StepCosts::MOST, MAX_DRAFT, 1.0, 0.0), 0);
+        let dear = costs(|rows| rows * 1_000_000);
+        assert_eq!(dear.best_draft(1, MAX_DRAFT, 0.9, 0.0), 0);
+    }
+
+    #[test]
+    fn guesses_that_cost_time_are_fewer_and_none_where_they_cost_too_much() {
+        let free = costs(|_| 1_000_000);
+        let few = free.best_draft(1, MAX_DRAFT, 0.7, 200_000.0);
+        assert!((1..MAX_DRAFT).contains(&few), "{few}");
+        assert_eq!(free.best_draft(1, MAX_DRAFT, 0.7, 800_000.0), 0);
+        let mut trust = Trust::new();
+        assert_eq!(trust.length(MAX_DRAFT, &free, 1, 200_000.0), few);
+        assert_eq!(trust.length(MAX_DRAFT, &free, 1, 800_000.0), 0);
+        assert_eq!(trust.pause, LONGEST_PAUSE / 2, "it looks again later");
     }
 
     proptest! {
@@ -262,15 +300,25 @@ mod tests {
         fn a_draft_is_a_part_of_the_text(
             ids in prop::collection::vec(0u32..4, 0..200),
             most in 0usize..12,
-            n_rows in 0usize..12,
         ) {
-            let draft = PromptLookup::new().propose(&ids, most, &cheap(), n_rows);
-            prop_assert!(draft.end <= ids.len() && draft.len() <= most.min(MAX_DRAFT));
+            let draft = look_up(&ids, most);
+            let draft = draft.ids();
+            prop_assert!(draft.len() <= most.min(MAX_DRAFT));
             if !draft.is_empty() {
-                prop_assert!(draft.start >= MATCH);
-                prop_assert_eq!(&ids[draft.start - MATCH..draft.start], &ids[ids.len() - MATCH..]);
-                prop_assert!(n_rows + draft.len() <= StepCosts::MOST);
+                let phrase = [&ids[ids.len() - MATCH..], draft].concat();
+                prop_assert!(ids.windows(phrase.len()).any(|window| window == phrase));
             }
+        }
+
+        #[test]
+        fn a_step_never_has_more_rows_than_are_served_at_once(
+            most in 0usize..12,
+            n_rows in 0usize..12,
+            guess_ns in 0f32..1e6,
+        ) {
+            let n = Trust::new().length(most, &cheap(), n_rows, guess_ns);
+            prop_assert!(n <= most.min(MAX_DRAFT));
+            prop_assert!(n == 0 || n_rows + n <= StepCosts::MOST);
         }
     }
 }

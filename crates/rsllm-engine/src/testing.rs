@@ -12,6 +12,7 @@ use rsllm_model::{ModelError, NO_PAGE, PAGE_LEN, PagePools, PageSlot, Step, Step
 use rsllm_tokenizer::Tokenizer;
 
 use crate::TokenId;
+use crate::draft_model::DraftModel;
 use crate::engine::Engine;
 use crate::forward::{Forward, Limits, Phase};
 use crate::load::{EngineInfo, start_engine};
@@ -47,13 +48,15 @@ pub(crate) struct Script {
 }
 
 /// Where tokens come from.
-#[derive(Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Answers {
     /// From [`Script::tokens`].
     #[default]
     Script,
     /// Each depends on all tokens before it.
     Text,
+    /// The same, but for about one in four another one.
+    TextWithErrors,
     /// And on which of these were prefilled and which decoded.
     TextAndPhases,
 }
@@ -135,7 +138,8 @@ impl ScriptedModel {
                 let phase = u64::from(counts_phases && *phase == Phase::Decode);
                 (hash ^ (u64::from(*id) << 1 | phase)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
             });
-            return byte_token((hash >> 32) as u8 % 200);
+            let is_wrong = self.script.answers == Answers::TextWithErrors && hash >> 62 == 0;
+            return byte_token((hash >> 32) as u8 % 200 + u8::from(is_wrong));
         }
         let n_decoded = seen.iter().rev();
         let n_decoded = n_decoded
@@ -359,16 +363,28 @@ fn phase_of(step: &Step<'_>, row: usize) -> Phase {
 
 /// An engine whose model follows `script`, and the steps it will be asked for.
 pub(crate) fn scripted_engine(script: Script) -> (Engine, Steps) {
-    let mut metadata = vocabulary();
-    metadata.insert("tokenizer.ggml.suppress_tokens", script.suppressed.clone());
-    let tokenizer = Tokenizer::from_metadata(&metadata).unwrap();
-    let vocab_size = tokenizer.vocab_size();
+    let (model, steps) = scripted_model(script);
+    (start_scripted(model, None), steps)
+}
+
+/// As [`scripted_engine`], with a draft model that follows `draft` and is said to take a hundredth of the time. Its steps come
+/// last.
+pub(crate) fn scripted_pair(script: Script, draft: Script) -> (Engine, Steps, Steps) {
+    let (model, steps) = scripted_model(script);
+    let (draft, draft_steps) = scripted_model(draft);
+    let draft = DraftModel::new(draft, model.limits().vocab_size, 0.01);
+    (start_scripted(model, Some(draft)), steps, draft_steps)
+}
+
+fn scripted_model(script: Script) -> (ScriptedModel, Steps) {
     let or = |n, default| if n == 0 { default } else { n };
     let context = or(script.context, 64);
     let n_pages = or(script.pages, context.div_ceil(PAGE_LEN));
     let limits = Limits {
         n_layers: 3,
-        vocab_size,
+        vocab_size: Tokenizer::from_metadata(&vocabulary())
+            .unwrap()
+            .vocab_size(),
         embed_dim: 2,
         context,
         max_sequences: script.max_sequences.max(1),
@@ -376,29 +392,38 @@ pub(crate) fn scripted_engine(script: Script) -> (Engine, Steps) {
         max_outputs: script.max_sequences.max(3),
     };
     let steps = Steps::default();
-    let max_sequences = limits.max_sequences;
     let model = ScriptedModel::new(script, limits, n_pages, Arc::clone(&steps));
+    (model, steps)
+}
+
+fn start_scripted(model: ScriptedModel, draft: Option<DraftModel<ScriptedModel>>) -> Engine {
+    let mut metadata = vocabulary();
+    let suppressed = model.script.suppressed.clone();
+    metadata.insert("tokenizer.ggml.suppress_tokens", suppressed);
+    let tokenizer = Tokenizer::from_metadata(&metadata).unwrap();
     let mut bytes = Vec::new();
     GgufWriter::new(metadata)
         .unwrap()
         .write_to(&mut bytes, |_, _| Ok(()))
         .unwrap();
     let file = Gguf::from_bytes(bytes, "scripted").unwrap();
+    let limits = model.limits();
     let info = EngineInfo {
         architecture: "scripted".to_owned(),
         name: None,
-        context,
+        context: limits.context,
         context_reason: "scripted".to_owned(),
-        training_context: context,
+        training_context: limits.context,
         threads: 1,
         isa: rsllm_cpu::Isa::Scalar,
         kv_type: "f16",
-        max_sequences,
+        draft: None,
+        max_sequences: limits.max_sequences,
         weight_bytes: 0,
         kv_bytes: 0,
         scratch_bytes: 0,
         load_ns: 0,
-        vocab_size,
+        vocab_size: limits.vocab_size,
         embed_dim: 2,
         n_layers: 3,
         file_bytes: 0,
@@ -406,5 +431,5 @@ pub(crate) fn scripted_engine(script: Script) -> (Engine, Steps) {
         parameters: 0,
         warnings: Vec::new(),
     };
-    (start_engine(model, tokenizer, file, info).unwrap(), steps)
+    start_engine(model, draft, tokenizer, file, info).unwrap()
 }

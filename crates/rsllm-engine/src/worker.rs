@@ -20,6 +20,7 @@ use crate::batching::{Live, StepState};
 use crate::classifier::Classifier;
 use crate::constraint::{Constraint, MaskThread};
 use crate::control::{CancelHandle, Control};
+use crate::draft_model::DraftModel;
 use crate::embedding::Pooling;
 use crate::error::EngineError;
 use crate::forward::Forward;
@@ -127,6 +128,8 @@ pub(crate) struct Worker<M> {
     pub(crate) running: Vec<Live>,
     pub(crate) step_state: StepState,
     pub(crate) masks: MaskThread,
+    /// Guesses for a sequence that generates alone.
+    pub(crate) draft_model: Option<DraftModel<M>>,
 }
 
 /// A request that waits.
@@ -141,6 +144,7 @@ impl<M: Forward> Worker<M> {
     /// A thread's state before the first request.
     pub(crate) fn new(
         model: M,
+        draft_model: Option<DraftModel<M>>,
         tokenizer: Tokenizer,
         end_tokens: Arc<[TokenId]>,
         control: Arc<Control>,
@@ -161,6 +165,7 @@ impl<M: Forward> Worker<M> {
             running: Vec::with_capacity(limits.max_sequences),
             step_state: StepState::new(),
             masks: MaskThread::default(),
+            draft_model,
         }
     }
 

@@ -35,7 +35,7 @@ impl Engine {
 impl Engine {
     #[new]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
-    #[pyo3(signature = (path, *, threads = None, context = None, kv_type = "f16", isa = None, mmap = true, max_sequences = 16))]
+    #[pyo3(signature = (path, *, threads = None, context = None, kv_type = "f16", isa = None, mmap = true, max_sequences = 16, draft = None, draft_must_fit = true))]
     fn new(
         py: Python<'_>,
         path: PathBuf,
@@ -45,9 +45,13 @@ impl Engine {
         isa: Option<&str>,
         mmap: bool,
         max_sequences: usize,
+        draft: Option<PathBuf>,
+        draft_must_fit: bool,
     ) -> PyResult<Self> {
         let mut options = load_options(py, threads, context, kv_type, isa, mmap)?;
         options.max_sequences = max_sequences;
+        options.draft = draft;
+        options.draft_must_fit = draft_must_fit;
         let engine = py
             .detach(|| rsllm_engine::Engine::load(&path, &options))
             .map_err(|error| engine_error(py, &error))?;
@@ -273,7 +277,7 @@ impl Engine {
 /// What loading a file with these options would report, without allocating anything: the memory plan.
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "keyword arguments of Python")]
-#[pyo3(signature = (path, *, threads = None, context = None, kv_type = "f16", isa = None, mmap = true, max_sequences = 16))]
+#[pyo3(signature = (path, *, threads = None, context = None, kv_type = "f16", isa = None, mmap = true, max_sequences = 16, draft = None, draft_must_fit = true))]
 pub(crate) fn plan<'py>(
     py: Python<'py>,
     path: PathBuf,
@@ -283,9 +287,13 @@ pub(crate) fn plan<'py>(
     isa: Option<&str>,
     mmap: bool,
     max_sequences: usize,
+    draft: Option<PathBuf>,
+    draft_must_fit: bool,
 ) -> PyResult<Bound<'py, PyDict>> {
     let mut options = load_options(py, threads, context, kv_type, isa, mmap)?;
     options.max_sequences = max_sequences;
+    options.draft = draft;
+    options.draft_must_fit = draft_must_fit;
     let info = py
         .detach(|| rsllm_engine::plan(&path, &options))
         .map_err(|error| engine_error(py, &error))?;
@@ -345,6 +353,20 @@ fn info_dict<'py>(
     dict.set_item("decode_bytes_per_token", info.decode_bytes_per_token)?;
     dict.set_item("parameters", info.parameters)?;
     dict.set_item("warnings", &info.warnings)?;
+    let draft = info.draft.as_ref().map(|draft| draft_dict(py, draft));
+    dict.set_item("draft", draft.transpose()?)?;
+    Ok(dict)
+}
+
+fn draft_dict<'py>(
+    py: Python<'py>,
+    draft: &rsllm_engine::DraftInfo,
+) -> PyResult<Bound<'py, PyDict>> {
+    let dict = PyDict::new(py);
+    dict.set_item("architecture", &draft.architecture)?;
+    dict.set_item("name", &draft.name)?;
+    dict.set_item("context", draft.context)?;
+    dict.set_item("parameters", draft.parameters)?;
     Ok(dict)
 }
 

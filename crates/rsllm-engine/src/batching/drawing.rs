@@ -6,7 +6,7 @@ use super::Live;
 use crate::error::EngineError;
 use crate::forward::Forward;
 use crate::generation::{Event, FinishReason, nanoseconds};
-use crate::speculation::PromptLookup;
+use crate::speculation::{Draft, Trust};
 use crate::worker::{Worker, catch};
 
 impl<M: Forward> Worker<M> {
@@ -61,8 +61,8 @@ impl<M: Forward> Worker<M> {
         self.give_pages_back(&mut live);
         live.stats.shifts += 1;
         live.stats.dropped_tokens += live.sequence.shift();
-        live.lookup = PromptLookup::new();
-        live.draft = 0..0;
+        live.trust_in_text = Trust::new();
+        live.draft = Draft::NONE;
         live.sequence.look_ahead(&mut self.masks);
         if let Some(live) = self.adopt(live) {
             self.running.insert(i, live);
@@ -85,15 +85,14 @@ impl Live {
         logits: &[f32],
         vocab_size: usize,
     ) -> Result<Option<FinishReason>, EngineError> {
-        let draft = std::mem::replace(&mut self.draft, 0..0);
+        let draft = std::mem::replace(&mut self.draft, Draft::NONE);
+        let drafted = draft.ids();
         let mut n_right = 0;
         let mut finished = None;
         for row in logits.chunks_exact(vocab_size) {
             finished = self.draw(row)?;
             let ids = self.sequence.ids();
-            let is_right = finished.is_none()
-                && n_right < draft.len()
-                && ids.last() == Some(&ids[draft.start + n_right]);
+            let is_right = finished.is_none() && ids.last() == drafted.get(n_right);
             if !is_right {
                 break;
             }
@@ -101,10 +100,15 @@ impl Live {
             let n_evaluated = ids.len();
             self.sequence.set_evaluated(n_evaluated);
         }
-        if !draft.is_empty() {
-            self.stats.drafted_tokens += draft.len();
+        if !drafted.is_empty() {
+            self.stats.drafted_tokens += drafted.len();
             self.stats.accepted_tokens += n_right;
-            self.lookup.learn(draft.len(), n_right);
+            let trust = if draft.is_of_model {
+                &mut self.trust_in_model
+            } else {
+                &mut self.trust_in_text
+            };
+            trust.learn(drafted.len(), n_right);
         }
         Ok(finished)
     }

@@ -32,13 +32,19 @@ pub(crate) fn piece_token(text: &str) -> TokenId {
     FIRST_BYTE + 256 + position as TokenId
 }
 
-/// A SentencePiece vocabulary of `<unk>`, `<s>`, `</s>`, all bytes, and a few pieces.
-pub(crate) fn vocabulary() -> Metadata {
+/// What all tokens look like in the file.
+pub(crate) fn token_texts() -> Vec<String> {
     let mut tokens = vec!["<unk>".to_owned(), "<s>".to_owned(), "</s>".to_owned()];
     tokens.extend((0..=255_u8).map(|byte| format!("<0x{byte:02X}>")));
+    tokens.extend(PIECES.map(str::to_owned));
+    tokens
+}
+
+/// A SentencePiece vocabulary of `<unk>`, `<s>`, `</s>`, all bytes, and a few pieces.
+pub(crate) fn vocabulary() -> Metadata {
+    let tokens = token_texts();
     let mut types = vec![2, 3, 3];
     types.extend([6; 256]);
-    tokens.extend(PIECES.map(str::to_owned));
     types.extend([1; PIECES.len()]);
     let mut metadata = Metadata::new();
     metadata.insert("general.architecture", "llama");
@@ -65,9 +71,22 @@ impl Drop for TempFile {
 
 /// A two-layer llama of seeded random F32 weights over [`vocabulary`]: a few hundred kilobytes.
 pub(crate) fn tiny_model(context: u32) -> TempFile {
+    tiny_model_of_layers(context, 2)
+}
+
+/// The same of another depth.
+pub(crate) fn tiny_model_of_layers(context: u32, n_layers: u32) -> TempFile {
+    tiny_model_with(context, n_layers, |_| ())
+}
+
+/// The same with other metadata.
+pub(crate) fn tiny_model_with(
+    context: u32,
+    n_layers: u32,
+    change: impl FnOnce(&mut Metadata),
+) -> TempFile {
     static COUNT: AtomicU32 = AtomicU32::new(0);
-    let (embed_dim, ffn_dim, n_heads, n_kv_heads, n_layers) =
-        (128_u64, 96_u64, 4_u64, 2_u64, 2_u32);
+    let (embed_dim, ffn_dim, n_heads, n_kv_heads) = (128_u64, 96_u64, 4_u64, 2_u64);
     let kv_dim = embed_dim / n_heads * n_kv_heads;
     let mut metadata = vocabulary();
     metadata.insert("llama.block_count", n_layers);
@@ -77,6 +96,7 @@ pub(crate) fn tiny_model(context: u32) -> TempFile {
     metadata.insert("llama.attention.head_count", n_heads as u32);
     metadata.insert("llama.attention.head_count_kv", n_kv_heads as u32);
     metadata.insert("llama.attention.layer_norm_rms_epsilon", 1e-5_f32);
+    change(&mut metadata);
     let vocab_size = 3 + 256 + PIECES.len() as u64;
     let mut writer = GgufWriter::new(metadata).unwrap();
     let mut add = |name: &str, dims: &[u64]| writer.add_tensor(name, GgmlType::F32, dims).unwrap();

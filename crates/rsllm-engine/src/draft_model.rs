@@ -1,0 +1,211 @@
+//! A small model that guesses what a large one of the same vocabulary will draw. It has a cache and scratch of its own and the
+//! threads of the large one, and follows one sequence at a time: the one that generates alone.
+
+use std::sync::atomic::AtomicBool;
+use std::time::Instant;
+
+use rsllm_model::{PageTable, Wanted};
+use rsllm_tokenizer::Tokenizer;
+
+use crate::TokenId;
+use crate::batch::Batch;
+use crate::error::EngineError;
+use crate::forward::{Forward, Phase};
+use crate::generation::nanoseconds;
+use crate::pages::first_visible;
+use crate::speculation::{Draft, MAX_DRAFT};
+
+/// Tokens to catch up with that count as generated; more take the prefill product.
+const FEW_ROWS: usize = MAX_DRAFT + 1;
+/// A guess is worth another one behind it while all of them together are as likely as this.
+const LEAST_LIKELY: f32 = 0.4;
+/// Logits this far below the largest have no part in its probability that matters.
+const NEGLIGIBLE: f32 = 12.0;
+/// Weight of the newest measurement.
+const NEWEST: f32 = 0.2;
+/// Tokens at the start of a vocabulary that may differ: special ones, which nobody drafts.
+const MAY_DIFFER: usize = 5;
+/// Tokens that one vocabulary may have behind those of the other: rows that pad an output matrix.
+const MOST_PADDING: usize = 128;
+
+/// The model and how far it has followed.
+pub(crate) struct DraftModel<M> {
+    model: M,
+    /// What its pages hold.
+    ids: Vec<TokenId>,
+    pages: PageTable,
+    /// Windowed layers have dropped what shorter texts than this need.
+    shortest: usize,
+    batch: Batch,
+    /// `[vocab_size]`.
+    logits: Vec<f32>,
+    /// Tokens that both vocabularies have.
+    n_shared: usize,
+    /// Nanoseconds a guess; 0 while unknown.
+    token_ns: f32,
+    /// Bytes it reads for a token, as a share of those of the large model.
+    share: f32,
+}
+
+impl<M: Forward> DraftModel<M> {
+    /// A draft model for one with `vocab_size` tokens. `share` is what a token costs here, as a share of what it costs there,
+    /// until that is measured.
+    pub(crate) fn new(mut model: M, vocab_size: usize, share: f32) -> Self {
+        let limits = model.limits();
+        debug_assert!(model.pools().check_integrity());
+        Self {
+            model,
+            ids: Vec::with_capacity(limits.context),
+            pages: PageTable::with_capacity(limits.context),
+            shortest: 0,
+            batch: Batch::default(),
+            logits: vec![0.0; limits.vocab_size],
+            n_shared: limits.vocab_size.min(vocab_size),
+            token_ns: 0.0,
+            share,
+        }
+    }
+
+    /// What a guess takes, in nanoseconds, where a token of the large model takes `alone_ns`.
+    pub(crate) fn token_ns(&self, alone_ns: f32) -> f32 {
+        if self.token_ns == 0.0 {
+            self.share * alone_ns
+        } else {
+            self.token_ns
+        }
+    }
+
+    /// Up to `most` tokens that are likely to follow `ids`; fewer where it is not sure. None while it catches up with a long
+    /// text, a step's rows at a time, or where its context is at an end.
+    pub(crate) fn propose(
+        &mut self,
+        ids: &[TokenId],
+        most: usize,
+        abort: &AtomicBool,
+    ) -> Result<Draft, EngineError> {
+        let mut draft = Draft::NONE;
+        let limits = self.model.limits();
+        let most = most.min(limits.context.saturating_sub(ids.len()));
+        if most == 0 || ids.iter().any(|&id| id as usize >= limits.vocab_size) {
+            return Ok(draft);
+        }
+        self.rewind(ids);
+        let behind = ids.len() - self.ids.len();
+        if behind > limits.max_rows {
+            self.evaluate(&ids[self.ids.len()..][..limits.max_rows], abort)?;
+            return Ok(draft);
+        }
+        let start = Instant::now();
+        self.evaluate(&ids[self.ids.len()..], abort)?;
+        let mut all_right = 1.0;
+        while let Some((id, probability)) = most_likely(&self.logits[..self.n_shared]) {
+            all_right *= probability;
+            draft.push(id);
+            if draft.ids().len() == most || all_right < LEAST_LIKELY {
+                break;
+            }
+            self.evaluate(&[id], abort)?;
+        }
+        if behind <= FEW_ROWS && !draft.ids().is_empty() {
+            let new = nanoseconds(start.elapsed()) as f32 / draft.ids().len() as f32;
+            self.token_ns = if self.token_ns == 0.0 {
+                new
+            } else {
+                self.token_ns + NEWEST * (new.min(4.0 * self.token_ns) - self.token_ns)
+            };
+        }
+        Ok(draft)
+    }
+
+    /// Forgets what is not the beginning of `ids`, and at least the last of them, whose logits are wanted.
+    fn rewind(&mut self, ids: &[TokenId]) {
+        let both = self.ids.iter().zip(&ids[..ids.len() - 1]);
+        let n_common = both.take_while(|(a, b)| a == b).count();
+        let keep = if n_common < self.shortest {
+            0
+        } else {
+            n_common
+        };
+        if keep == 0 {
+            self.shortest = 0;
+        }
+        self.ids.truncate(keep);
+        self.pages.truncate(self.model.pools(), keep);
+    }
+
+    /// Computes the next tokens, at most a step's rows, and the logits of the last.
+    fn evaluate(&mut self, new: &[TokenId], abort: &AtomicBool) -> Result<(), EngineError> {
+        let first_index = self.ids.len();
+        let end = first_index + new.len();
+        // What a step that fails has written is written again.
+        self.pages.truncate(self.model.pools(), first_index);
+        self.pages.grow(self.model.pools(), end)?;
+        let phase = if new.len() <= FEW_ROWS {
+            Phase::Decode
+        } else {
+            Phase::Prefill
+        };
+        self.batch.clear();
+        self.batch.add(0, phase, first_index, new, 1);
+        let pages = self.pages.slots();
+        let wanted = Wanted::Logits(&mut self.logits);
+        self.batch.run(&mut self.model, |_| pages, wanted, abort)?;
+        self.ids.extend_from_slice(new);
+        // A draft that was wrong is taken back.
+        let shortest = end.saturating_sub(FEW_ROWS);
+        if let Some(window) = self.model.window() {
+            self.shortest = shortest;
+            let visible = first_visible(shortest, Some(window));
+            self.pages.drop_passed(self.model.pools(), visible);
+        }
+        Ok(())
+    }
+}
+
+/// The token with the largest logit and its probability; `None` where none is a number.
+fn most_likely(logits: &[f32]) -> Option<(TokenId, f32)> {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let id = logits.iter().position(|&logit| logit == largest)?;
+    let near = logits.iter().filter(|&&logit| logit > largest - NEGLIGIBLE);
+    let sum: f32 = near.map(|&logit| (logit - largest).exp()).sum();
+    (largest.is_finite() && sum >= 1.0).then_some((id as TokenId, 1.0 / sum))
+}
+
+/// Whether one vocabulary can draft for the other: the same texts for the same ids.
+///
+/// # Errors
+/// [`EngineError::DraftVocabulary`] with the first difference.
+pub(crate) fn check_vocabularies(model: &Tokenizer, draft: &Tokenizer) -> Result<(), EngineError> {
+    let (n, n_draft) = (model.vocab_size(), draft.vocab_size());
+    let error = |what| Err(EngineError::DraftVocabulary { what });
+    if n.abs_diff(n_draft) > MOST_PADDING {
+        return error(format!("it has {n_draft} tokens, the model {n}"));
+    }
+    for id in MAY_DIFFER..n.min(n_draft) {
+        let [of_model, of_draft] = [model, draft].map(|it| it.token_bytes(id as TokenId));
+        if of_model != of_draft {
+            let [of_model, of_draft] =
+                [of_model, of_draft].map(|text| String::from_utf8_lossy(&text).into_owned());
+            return error(format!(
+                "its token {id} is {of_draft:?}, that of the model {of_model:?}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_most_likely_token_and_how_likely() {
+        assert_eq!(most_likely(&[]), None);
+        assert_eq!(most_likely(&[f32::NAN, f32::NAN]), None);
+        assert_eq!(most_likely(&[f32::NEG_INFINITY; 3]), None);
+        let (id, probability) = most_likely(&[1.0, 3.0, f32::NAN, 3.0, -40.0]).unwrap();
+        assert_eq!(id, 1);
+        // Two threes and a one: 1 / (2 + exp(-2)).
+        assert!((probability - 0.468_31).abs() < 1e-4, "{probability}");
+    }
+}
