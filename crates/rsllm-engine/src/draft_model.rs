@@ -13,13 +13,14 @@ use crate::error::EngineError;
 use crate::forward::{Forward, Phase};
 use crate::generation::nanoseconds;
 use crate::pages::first_visible;
+use crate::sampling::Sampler;
 use crate::speculation::{Draft, MAX_DRAFT};
 
 /// Tokens to catch up with that count as generated; more take the prefill product.
 const FEW_ROWS: usize = MAX_DRAFT + 1;
 /// A guess is worth another one behind it while all of them together are as likely as this.
 const LEAST_LIKELY: f32 = 0.4;
-/// Logits this far below the largest have no part in its probability that matters.
+/// Logits this far below another have no part in its probability that matters.
 const NEGLIGIBLE: f32 = 12.0;
 /// Weight of the newest measurement.
 const NEWEST: f32 = 0.2;
@@ -37,10 +38,10 @@ pub(crate) struct DraftModel<M> {
     /// Windowed layers have dropped what shorter texts than this need.
     shortest: usize,
     batch: Batch,
-    /// `[vocab_size]`.
+    /// Of the longer vocabulary; those of tokens that it does not have are at negative infinity.
     logits: Vec<f32>,
-    /// Tokens that both vocabularies have.
-    n_shared: usize,
+    /// Tokens of the large model.
+    vocab_size: usize,
     /// Nanoseconds a guess; 0 while unknown.
     token_ns: f32,
     /// Bytes it reads for a token, as a share of those of the large model.
@@ -59,8 +60,8 @@ impl<M: Forward> DraftModel<M> {
             pages: PageTable::with_capacity(limits.context),
             shortest: 0,
             batch: Batch::default(),
-            logits: vec![0.0; limits.vocab_size],
-            n_shared: limits.vocab_size.min(vocab_size),
+            logits: vec![f32::NEG_INFINITY; limits.vocab_size.max(vocab_size)],
+            vocab_size,
             token_ns: 0.0,
             share,
         }
@@ -77,9 +78,13 @@ impl<M: Forward> DraftModel<M> {
 
     /// Up to `most` tokens that are likely to follow `ids`; fewer where it is not sure. None while it catches up with a long
     /// text, a step's rows at a time, or where its context is at an end.
+    ///
+    /// They are drawn by the sequence's own `sampler`, in a rehearsal, with the random numbers that it will draw with once more
+    /// when the large model has spoken: where both models mostly agree, so do the tokens, however random.
     pub(crate) fn propose(
         &mut self,
         ids: &[TokenId],
+        sampler: &mut Sampler,
         most: usize,
         abort: &AtomicBool,
     ) -> Result<Draft, EngineError> {
@@ -97,15 +102,7 @@ impl<M: Forward> DraftModel<M> {
         }
         let start = Instant::now();
         self.evaluate(&ids[self.ids.len()..], abort)?;
-        let mut all_right = 1.0;
-        while let Some((id, probability)) = most_likely(&self.logits[..self.n_shared]) {
-            all_right *= probability;
-            draft.push(id);
-            if draft.ids().len() == most || all_right < LEAST_LIKELY {
-                break;
-            }
-            self.evaluate(&[id], abort)?;
-        }
+        self.guess(sampler, most, &mut draft, abort)?;
         if behind <= FEW_ROWS && !draft.ids().is_empty() {
             let new = nanoseconds(start.elapsed()) as f32 / draft.ids().len() as f32;
             self.token_ns = if self.token_ns == 0.0 {
@@ -115,6 +112,33 @@ impl<M: Forward> DraftModel<M> {
             };
         }
         Ok(draft)
+    }
+
+    /// Guesses one token after the other.
+    fn guess(
+        &mut self,
+        sampler: &mut Sampler,
+        most: usize,
+        draft: &mut Draft,
+        abort: &AtomicBool,
+    ) -> Result<(), EngineError> {
+        let mut all_right = 1.0;
+        loop {
+            let logits = &self.logits[..self.vocab_size];
+            // A faulty model has nothing to say.
+            let Ok(id) = sampler.sample(logits) else {
+                break;
+            };
+            if sampler.is_greedy() {
+                all_right *= probability(logits, id);
+            }
+            draft.push(id);
+            if draft.ids().len() == most || all_right < LEAST_LIKELY {
+                break;
+            }
+            self.evaluate(&[id], abort)?;
+        }
+        Ok(())
     }
 
     /// Forgets what is not the beginning of `ids`, and at least the last of them, whose logits are wanted.
@@ -148,7 +172,8 @@ impl<M: Forward> DraftModel<M> {
         self.batch.clear();
         self.batch.add(0, phase, first_index, new, 1);
         let pages = self.pages.slots();
-        let wanted = Wanted::Logits(&mut self.logits);
+        let n_logits = self.model.limits().vocab_size;
+        let wanted = Wanted::Logits(&mut self.logits[..n_logits]);
         self.batch.run(&mut self.model, |_| pages, wanted, abort)?;
         self.ids.extend_from_slice(new);
         // A draft that was wrong is taken back.
@@ -162,13 +187,11 @@ impl<M: Forward> DraftModel<M> {
     }
 }
 
-/// The token with the largest logit and its probability; `None` where none is a number.
-fn most_likely(logits: &[f32]) -> Option<(TokenId, f32)> {
-    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let id = logits.iter().position(|&logit| logit == largest)?;
-    let near = logits.iter().filter(|&&logit| logit > largest - NEGLIGIBLE);
-    let sum: f32 = near.map(|&logit| (logit - largest).exp()).sum();
-    (largest.is_finite() && sum >= 1.0).then_some((id as TokenId, 1.0 / sum))
+/// What the model gives `id`.
+fn probability(logits: &[f32], id: TokenId) -> f32 {
+    let own = logits[id as usize];
+    let near = logits.iter().filter(|&&logit| logit > own - NEGLIGIBLE);
+    1.0 / near.map(|&logit| (logit - own).exp()).sum::<f32>()
 }
 
 /// Whether one vocabulary can draft for the other: the same texts for the same ids.
@@ -199,13 +222,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_most_likely_token_and_how_likely() {
-        assert_eq!(most_likely(&[]), None);
-        assert_eq!(most_likely(&[f32::NAN, f32::NAN]), None);
-        assert_eq!(most_likely(&[f32::NEG_INFINITY; 3]), None);
-        let (id, probability) = most_likely(&[1.0, 3.0, f32::NAN, 3.0, -40.0]).unwrap();
-        assert_eq!(id, 1);
+    fn the_probability_of_a_token_is_its_share() {
+        let logits = [1.0, 3.0, f32::NEG_INFINITY, 3.0, -40.0];
         // Two threes and a one: 1 / (2 + exp(-2)).
-        assert!((probability - 0.468_31).abs() < 1e-4, "{probability}");
+        assert!((probability(&logits, 1) - 0.468_31).abs() < 1e-4);
+        assert!((probability(&logits, 0) - 0.063_38).abs() < 1e-4);
     }
 }

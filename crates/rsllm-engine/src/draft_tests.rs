@@ -145,6 +145,26 @@ fn a_draft_model_that_fails_is_no_longer_asked_and_the_text_goes_on() {
             "the next request had no part in it"
         );
     }
+    // Random numbers that a guess took before it failed are taken again.
+    let random = |max_draft| GenerateOptions {
+        sampling: SamplingOptions {
+            temperature: 4.0,
+            seed: Some(5),
+            ..SamplingOptions::default()
+        },
+        ..drafting(60, max_draft)
+    };
+    let broken = Script {
+        fault: Some((3, Fault::Panic)),
+        ..drafter()
+    };
+    let (engine, _, _) = scripted_pair(target(), broken);
+    let (found, stats) = answer(&engine, &prompt(1, 20), random(7));
+    assert_eq!(stats.warnings.len(), 1);
+    assert_eq!(
+        found,
+        answer(&scripted_engine(drafter()).0, &prompt(1, 20), random(0)).0
+    );
     let broken = Script {
         fault: Some((2, Fault::NanLogit)),
         ..drafter()

@@ -116,6 +116,11 @@ impl Sequence {
         (&self.ids, &mut self.pages)
     }
 
+    /// All that is known of the sequence for guessing how it goes on.
+    pub(crate) fn ids_and_sampler(&mut self) -> (&[TokenId], &mut Sampler) {
+        (&self.ids, &mut self.sampler)
+    }
+
     /// The KV of the first `n_tokens` is in the pages now.
     pub(crate) fn set_evaluated(&mut self, n_tokens: usize) {
         debug_assert!(n_tokens <= self.ids.len());

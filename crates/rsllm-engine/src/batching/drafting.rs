@@ -63,7 +63,9 @@ impl<M: Forward> Worker<M> {
         let start = Instant::now();
         let flag = live.request.cancel.flag();
         self.control.begin_step([flag].into_iter());
-        let draft = catch(|| model.propose(ids, n, self.control.step_abort()));
+        let (ids, sampler) = live.sequence.ids_and_sampler();
+        let abort = self.control.step_abort();
+        let draft = sampler.rehearse(|sampler| catch(|| model.propose(ids, sampler, n, abort)));
         self.metrics.decode_ns += nanoseconds(start.elapsed());
         match draft {
             Ok(mut draft) => {

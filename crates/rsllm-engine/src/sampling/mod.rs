@@ -194,6 +194,19 @@ impl Sampler {
         self.seed
     }
 
+    /// Whether it always picks the most likely token of what its steps leave.
+    pub(crate) fn is_greedy(&self) -> bool {
+        self.chain.pick == Pick::Greedy
+    }
+
+    /// What `work` draws counts for nothing: what is drawn next is what would have been without it.
+    pub(crate) fn rehearse<T>(&mut self, work: impl FnOnce(&mut Self) -> T) -> T {
+        let rng = self.rng.clone();
+        let result = work(self);
+        self.rng = rng;
+        result
+    }
+
     /// Tells the sampler that `id` is now part of the sequence; to be called for prompt and generated tokens alike.
     pub fn accept(&mut self, id: TokenId) {
         self.chain.accept(id);
