@@ -34,6 +34,6 @@ def read_bandwidth(path: str | os.PathLike[str], threads: int) -> float:
     return _core.measure_read_bandwidth(os.fspath(path), threads)
 
 
-def memory_plan(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What loading the file would take, as `_core.plan` figures it without allocating; raises `MemoryPlanError`."""
-    return _core.plan(os.fspath(path))
+def memory_plan(path: str | os.PathLike[str], draft: str | os.PathLike[str] | None = None) -> dict[str, Any]:
+    """What loading the file, with a draft model or without, would take, unallocated; raises `MemoryPlanError`."""
+    return _core.plan(os.fspath(path), draft=None if draft is None else os.fspath(draft), draft_must_fit=False)

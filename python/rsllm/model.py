@@ -42,6 +42,7 @@ def load(
     isa: str | None = None,
     gpu_layers: int | Literal["auto"] = "auto",
     mmap: bool = True,
+    draft: str | os.PathLike[str] | None = None,
 ) -> Model:
     """Load the model that `ref` names.
 
@@ -52,6 +53,10 @@ def load(
     `kv_type` is the type of the KV cache (`f16`, `bf16`, `f32`, `q8_0`, `q4_0`); `isa` forces an instruction set, as
     does the variable `RSLLM_ISA`. `mmap=False` reads the file into memory, for files that may be changed or fail while
     they are used.
+
+    `draft` names a smaller model with the same vocabulary, which guesses what comes next where one text is generated
+    alone; the text stays the same, and guesses that do not pay are not made. A model of the store brings its own, if
+    its Modelfile has a `DRAFT`.
 
     Raises `ModelNotFoundError`, `DownloadError`, `StoreError`, `GgufError`, `ModelError`, `OptionError`, and
     `FileNotFoundError` and its kin. What is odd about a file, but no error, stands in `Model.info()["warnings"]`.
@@ -65,7 +70,17 @@ def load(
 
     _check_load_options(threads, context, gpu_layers)
     located = locate(ref)
-    model = Model(located.path, threads=threads, context=context, kv_type=kv_type, isa=isa or config().isa, mmap=mmap)
+    own = None if located.stored is None else located.stored.draft
+    model = Model(
+        located.path,
+        threads=threads,
+        context=context,
+        kv_type=kv_type,
+        isa=isa or config().isa,
+        mmap=mmap,
+        draft=own if draft is None else locate(draft).path,
+        draft_must_fit=draft is not None,
+    )
     if located.stored is not None and (parts := located.stored.parts_beside_weights):
         model._warn(f"the store has {', '.join(parts)} for this model, which loading its file alone does not apply")
     return model
@@ -83,12 +98,21 @@ class Model:
         kv_type: str = "f16",
         isa: str | None = None,
         mmap: bool = True,
+        draft: str | os.PathLike[str] | None = None,
+        draft_must_fit: bool = True,
     ) -> None:
         self._path = os.fspath(path)
         self._metadata: dict[str, Any] | None = None
         self._templates: dict[str, ChatTemplate] = {}
         self._engine: _core.Engine | None = _core.Engine(
-            self._path, threads=threads, context=context, kv_type=kv_type, isa=isa, mmap=mmap
+            self._path,
+            threads=threads,
+            context=context,
+            kv_type=kv_type,
+            isa=isa,
+            mmap=mmap,
+            draft=None if draft is None else os.fspath(draft),
+            draft_must_fit=draft_must_fit,
         )
         self._info = self._engine.info()
 

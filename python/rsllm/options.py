@@ -358,7 +358,7 @@ _TABLE = (
     Option(
         "max_draft",
         MAX_DRAFT,
-        "most tokens to guess from the text so far and verify at once; changes speed, not text",
+        "most tokens to guess, from the text so far or by a draft model, and verify at once; changes speed, not text",
         f"a whole number from 0 to {MAX_DRAFT}",
         _integer(0, MAX_DRAFT),
         int,

@@ -134,7 +134,7 @@ async def test_the_parameters_of_the_model_yield_to_the_request(client: httpx2.A
 
 
 async def test_what_has_no_effect_is_said(client: httpx2.AsyncClient) -> None:
-    options = {"mirostat": 1, "num_gpu": 99, "num_batch": 8, "num_ctx": 99999, "num_thread": 0}
+    options = {"mirostat": 1, "num_gpu": 99, "num_batch": 8, "num_ctx": 99999, "num_thread": 0, "draft_num_predict": 16}
     reply = (await ask(client, options=options, temperature=0, promt="x")).json()
     assert reply["warnings"] == [
         "'temperature' has no effect there: it belongs in 'options'",
@@ -142,6 +142,7 @@ async def test_what_has_no_effect_is_said(client: httpx2.AsyncClient) -> None:
         "unknown option 'mirostat' was ignored",
         "option 'num_gpu' has no effect: this build has no GPU backend, all runs on the CPU",
         "option 'num_batch' has no effect: the engine chooses how many tokens it computes at once",
+        "option 'draft_num_predict' 16 is more than a step verifies: 7",
         "context: num_ctx of the request, lowered from 99999: the model was trained for 4096",
     ]
 

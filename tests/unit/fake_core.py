@@ -70,11 +70,14 @@ class Engine:
         isa: str | None = None,
         mmap: bool = True,
         max_sequences: int = 16,
+        draft: str | None = None,
+        draft_must_fit: bool = True,
     ) -> None:
         with open(path, "rb"):
             pass
         self.path = path
         self.arguments = {"threads": threads, "context": context, "kv_type": kv_type, "isa": isa, "mmap": mmap}
+        self.draft = (draft, draft_must_fit)
         self.closed = False
         self.prompts: list[list[int]] = []
         self.options: list[dict[str, Any]] = []

@@ -351,6 +351,10 @@ INFO = {"context": 8192, "training_context": 8192, "threads": 2, "kv_type": "f16
         ({}, {}, {"mmap": True}, None),
         ({}, {}, {"mmap": False}, "mmap False instead of True"),
         ({"mmap": False}, {}, {}, None),
+        ({}, {}, {"draft": "a"}, "draft a instead of None"),
+        ({"draft": "a"}, {"draft": {"name": "A"}}, {"draft": "a"}, None),
+        ({"draft": "a"}, {"draft": {"name": "A"}}, {"draft": "b"}, "draft b instead of"),
+        ({"draft": "a"}, {"draft": {"name": "A"}}, {}, None),
         # What was asked for and not had would not be had the next time either.
         ({"isa": "amx"}, {}, {"isa": "amx"}, None),
         ({"context": 9000}, {}, {"context": 9000}, None),

@@ -72,10 +72,11 @@ def command(model: str, verbose: bool, plan: bool, as_json: bool, **wanted: bool
 def _show_plan(model: str, as_json: bool) -> None:
     """The memory that a model would take if it were loaded now."""
     from rsllm.machine import memory_plan
-    from rsllm.refs import resolve
+    from rsllm.refs import locate
     from rsllm.refs.progress import format_bytes
 
-    plan = memory_plan(resolve(model))
+    located = locate(model)
+    plan = memory_plan(located.path, None if located.stored is None else located.stored.draft)
     if as_json:
         print_json(plan)
         return

@@ -289,6 +289,8 @@ class RunnerOptions:
     kv_type: str | None = None
     isa: str | None = None
     mmap: bool | None = None
+    draft: str | None = None
+    """The file of a model that guesses for this one."""
     max_sequences: int | None = None
     """Sequences in one batch. A server's own setting, so never a reason to load anew."""
 
@@ -306,7 +308,7 @@ def reload_reason(loaded: RunnerOptions, info: Mapping[str, Any], wanted: Runner
     enough will do. Who asks for none is not to suffer from somebody else's small one.
     """
     actual = {"mmap": loaded.mmap is not False, **info}
-    for name in ("threads", "kv_type", "isa", "mmap"):
+    for name in ("threads", "kv_type", "isa", "mmap", "draft"):
         asked = getattr(wanted, name)
         if asked is not None and asked not in (getattr(loaded, name), actual.get(name)):
             return f"{name} {asked} instead of {actual.get(name)}"

@@ -66,7 +66,7 @@ _PIECES_A_STEP = 16
 _CALLERS = 4
 # A constraint is compiled before its sequence begins, which can take a second; frames are read all the while.
 _SLOW_OPTIONS = ("schema", "regex", "grammar")
-_ENGINE_OPTIONS = {"threads", "context", "kv_type", "isa", "mmap", "max_sequences"}
+_ENGINE_OPTIONS = {"threads", "context", "kv_type", "isa", "mmap", "max_sequences", "draft"}
 
 
 class GenerationLike(Protocol):
@@ -431,7 +431,8 @@ def _engine_options(options: Mapping[str, Any]) -> Mapping[str, Any]:
     unknown = options.keys() - _ENGINE_OPTIONS
     if unknown:
         raise ProtocolError(f"unknown options of a model: {sorted(unknown)}"[:500])
-    return options
+    # One that does not fit is worth a warning, not an answer.
+    return {**options, "draft_must_fit": False} if "draft" in options else options
 
 
 def main(arguments: list[str] | None = None, core: Callable[[], CoreLike] = _Core) -> int:

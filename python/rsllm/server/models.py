@@ -87,6 +87,8 @@ class Served:
     """As the client wrote it: replies repeat it."""
     name: ModelName
     path: str
+    draft: str | None
+    """The file of its draft model."""
     stored: StoredModel
     facts: Facts
     parameters: Mapping[str, Any]
@@ -126,6 +128,7 @@ class Models:
             asked=asked,
             name=stored.name,
             path=path,
+            draft=None if stored.draft is None else str(stored.draft),
             stored=stored,
             facts=facts,
             parameters=stored.parameters,

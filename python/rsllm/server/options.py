@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rsllm.errors import OptionError
-from rsllm.options import OPTIONS, validate
+from rsllm.options import MAX_DRAFT, OPTIONS, validate
 from rsllm.runner import policy
 from rsllm.runner.policy import RunnerOptions
 from rsllm.server.errors import ApiError
@@ -31,7 +31,6 @@ _INT_LIMIT = 2**31 - 1
 _OWN = {
     "num_batch": "the engine chooses how many tokens it computes at once",
     "main_gpu": "this build has no GPU backend",
-    "draft_num_predict": "there is no draft model",
 }
 # Members of `rsllm.options` that have a field of their own in a request.
 _FIELDS = {"schema": "format", "logprobs": "logprobs"}
@@ -109,6 +108,8 @@ class _Taken:
             if _integer(name, value) > 0:
                 text = "option 'num_gpu' has no effect: this build has no GPU backend, all runs on the CPU"
                 self.warnings.append(text)
+        elif name == "draft_num_predict":
+            self.sampling["max_draft"] = self._guesses(_integer(name, value))
         elif name in _OWN:
             _integer(name, value)
             self.warnings.append(f"option {name!r} has no effect: {_OWN[name]}")
@@ -116,6 +117,12 @@ class _Taken:
             raise ApiError(400, f"option {name!r} is the field {_FIELDS[name]!r} of a request")
         else:
             self.warnings.append(f"unknown option {name[:60]!r} was ignored")
+
+    def _guesses(self, wanted: int) -> int:
+        """Most tokens of a guess; a step verifies no more than it has room for."""
+        if wanted > MAX_DRAFT:
+            self.warnings.append(f"option 'draft_num_predict' {wanted} is more than a step verifies: {MAX_DRAFT}")
+        return max(0, min(wanted, MAX_DRAFT))
 
     def threads(self) -> int | None:
         """How many are wanted; raises `OptionError`."""

@@ -89,7 +89,8 @@ def use(
     services: Services, served: Served, asked: Options, keep_alive: float | None
 ) -> AbstractAsyncContextManager[Lease]:
     """Hold the model; see `RunnerPool.use`."""
-    return services.pool.use(served.path, name=served.name.short, options=asked.runner, keep_alive=keep_alive)
+    options = replace(asked.runner, draft=served.draft)
+    return services.pool.use(served.path, name=served.name.short, options=options, keep_alive=keep_alive)
 
 
 def read_options(services: Services, served: Served, request: Inference | EmbedRequest) -> Options:

@@ -90,6 +90,12 @@ class StoredModel:
         return [self.path(layer) for layer in self.manifest.of_type(MediaType.DRAFT)]
 
     @property
+    def draft(self) -> Path | None:
+        """The draft model in use, the last, if its file is there: without it the model says the same, only later."""
+        path = self.drafts[-1] if self.drafts else None
+        return path if path is not None and path.is_file() else None
+
+    @property
     def parts_beside_weights(self) -> list[str]:
         """In words, what the model says beyond its file: what somebody who loads that file alone goes without."""
         kinds = {
