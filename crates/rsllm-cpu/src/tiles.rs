@@ -267,11 +267,7 @@ impl Matmul<'_> {
         let (threads, packed) = (&mut self.scratch.tiles, &mut self.scratch.tile_packed);
         let packed = [Some(packed.as_mut_slice()), None];
         let mut product = Product::of(tiles, self.pool, threads, packed, tokens, row_len)?;
-        product.run_gated(
-            inner,
-            self.kernels.elementwise.gate(inner.activation),
-            hidden,
-        )?;
+        product.run_gated(inner, hidden)?;
         product.packed = [hidden, &[]];
         product.run(&mut [target], places, add)
     }
@@ -440,19 +436,14 @@ impl<'a> Product<'a> {
     }
 
     /// To packed activations `hidden`.
-    fn run_gated(
-        &mut self,
-        inner: &Inner<'_>,
-        kernel: unsafe fn(&mut [f32], &[f32]),
-        hidden: &mut [u16],
-    ) -> Result<(), WorkerPanicked> {
+    fn run_gated(&mut self, inner: &Inner<'_>, hidden: &mut [u16]) -> Result<(), WorkerPanicked> {
         let ffn_dim = inner.gate.weight.n_rows;
         let strip_rows = self.strip_rows(ffn_dim, inner.gate.weight.row_len, 2);
         let gated = Gated {
             dst: SharedSlice::new(hidden),
             row_len: ffn_dim,
             biases: [inner.gate.bias, inner.up.bias],
-            kernel,
+            kernel: self.tiles.gate(inner.activation),
         };
         self.run_strips(ffn_dim.div_ceil(strip_rows), |piece| {
             let rows = piece * strip_rows..ffn_dim.min((piece + 1) * strip_rows);

@@ -162,9 +162,7 @@ impl Block<'_> {
         let layout = &self.kv.layout;
         let page_len = layout.page_len;
         let n_groups = self.lanes.len().div_ceil(GROUP);
-        let depth = layout.head_dim.next_multiple_of(DEPTH);
         self.pack_queries(q, &mut scratch.queries);
-        scratch.accumulators.as_mut_slice()[..n_groups * GROUP * depth].fill(0.0);
         scratch.lanes.as_mut_slice()[..n_groups].fill(Lanes {
             maxima: [NO_SCORE; GROUP],
             ..Lanes::zeroed()
@@ -259,6 +257,8 @@ impl Block<'_> {
         if page_start > last || page_start + n <= first_seen {
             return;
         }
+        // The first page that these lanes look at: there is nothing to correct, nor to add to.
+        let begins = page_start <= first_seen;
         let all_visible =
             page_start + n <= first + 1 && first_visible(last, self.params.window) <= page_start;
         let (depth, positions) = (head_dim.next_multiple_of(DEPTH), n.next_multiple_of(DEPTH));
@@ -296,7 +296,7 @@ impl Block<'_> {
             let lanes = &mut scratch.lanes.as_mut_slice()[group];
             // SAFETY: an instruction set of this machine; slices carry their lengths.
             unsafe {
-                if (tiles.softmax)(&page, visible, lanes, weights) {
+                if (tiles.softmax)(&page, visible, lanes, weights) && !begins {
                     for tiles in accumulators.chunks_exact_mut(results) {
                         let tiles = &mut tiles[g * 2 * TILE_F32..(g + 1) * 2 * TILE_F32];
                         (elementwise.scale_lanes)(tiles, &lanes.corrections);
@@ -308,7 +308,7 @@ impl Block<'_> {
         for (part, results) in accumulators.chunks_exact_mut(results).enumerate() {
             let values = self.left(&scratch.values, part * DEPTH * positions, DEPTH * positions);
             // SAFETY: configured by the caller; the slices carry their lengths.
-            unsafe { (tiles.multiply_parts)(values, weights, results, true) };
+            unsafe { (tiles.multiply_parts)(values, weights, results, !begins) };
         }
     }
 

@@ -12,6 +12,7 @@ pub(crate) mod scalar;
 pub(crate) mod x86_64;
 
 use rsllm_quant::{ActivationBlock, GgmlType};
+use rsllm_tensor::Activation;
 
 use crate::isa::Isa;
 use elementwise::Elementwise;
@@ -156,8 +157,10 @@ pub(crate) struct Tiles {
     pub(crate) scatter: Scatter,
     /// The same, added to what is there.
     pub(crate) scatter_add: Scatter,
-    /// `(values, tile)`: two result tiles, 32 rows of 16 tokens, to one right-hand tile.
-    pub(crate) narrow: unsafe fn(&[f32], &mut [u16]),
+    /// `(gate, up, tile)`: two result tiles each, 32 rows of 16 tokens, to one right-hand tile of `act(gate) * up`. Before it is rounded to
+    /// bf16, a value is off by no more than 1e-4 of it.
+    pub(crate) silu_gate: GateTiles,
+    pub(crate) gelu_gate: GateTiles,
     /// As `multiply`, of operands in two parts of bf16, `[high, low]`: all products but that of the low parts. An empty low part
     /// of `a` is zero.
     pub(crate) multiply_parts: unsafe fn(Parts<'_>, Parts<'_>, &mut [f32], bool),
@@ -174,6 +177,18 @@ pub(crate) struct Tiles {
     /// The maximum may lag behind by a little. Returns whether a correction differs from 1. A lane that sees nothing stays as it was.
     pub(crate) softmax: SoftmaxTiles,
 }
+
+impl Tiles {
+    /// `act(gate) * up`.
+    pub(crate) fn gate(&self, activation: Activation) -> GateTiles {
+        match activation {
+            Activation::Silu => self.silu_gate,
+            Activation::GeluTanh => self.gelu_gate,
+        }
+    }
+}
+
+pub(crate) type GateTiles = unsafe fn(&[f32], &[f32], &mut [u16]);
 
 pub(crate) type MultiplyTiles = unsafe fn(&[u16], &[u16], &mut [f32], bool, &[u16]);
 

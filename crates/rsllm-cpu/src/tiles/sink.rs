@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::heads::{Heads, Kind};
 use super::{GROUP, PANEL_ROWS, TILE_K, packed_at, prefetch_to_write};
-use crate::kernels::{TILE, TILE_F32, Tiles};
+use crate::kernels::{GateTiles, TILE, TILE_F32, Tiles};
 use crate::matmul::Output;
 use crate::threads::SharedSlice;
 
@@ -33,8 +33,8 @@ pub(super) struct Gated<'t> {
     pub(super) row_len: usize,
     /// Of gate and up.
     pub(super) biases: [Option<&'t [f32]>; 2],
-    /// `gate = act(gate) * up`.
-    pub(super) kernel: unsafe fn(&mut [f32], &[f32]),
+    /// `act(gate) * up` to an operand.
+    pub(super) kernel: GateTiles,
 }
 
 impl Sink<'_, '_> {
@@ -89,7 +89,7 @@ impl Sink<'_, '_> {
                     for (group, (gate, up)) in
                         gates.zip(ups.chunks_exact_mut(2 * TILE_F32)).enumerate()
                     {
-                        gated.write(tiles, &rows, group, n_groups, gate, up);
+                        gated.write(&rows, group, n_groups, gate, up);
                     }
                 }
             }
@@ -167,7 +167,6 @@ impl Gated<'_> {
     /// Results `[2][TILE_F32]` of gate and up, of values `rows` and one group of tokens: one tile of the operand.
     fn write(
         &self,
-        tiles: &Tiles,
         rows: &Range<usize>,
         group: usize,
         n_groups: usize,
@@ -187,9 +186,6 @@ impl Gated<'_> {
         up[rows.len() * GROUP..].fill(0.0);
         let at = packed_at(self.row_len, n_groups, group, rows.start / TILE_K);
         // SAFETY: strips cover disjoint values, so each tile is written once. An instruction set of this machine.
-        unsafe {
-            (self.kernel)(gate, up);
-            (tiles.narrow)(gate, self.dst.range(at..at + TILE));
-        }
+        unsafe { (self.kernel)(gate, up, self.dst.range(at..at + TILE)) };
     }
 }

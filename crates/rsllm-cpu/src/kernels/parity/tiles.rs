@@ -2,6 +2,7 @@
 
 use bytemuck::Zeroable;
 use rsllm_quant::{GgmlType, dequantize};
+use rsllm_tensor::Activation;
 
 use super::{Case, Random, WEIGHT_TYPES, tables};
 use crate::kernels::{Lanes, ScoreTiles, TILE, TILE_F32, ToTiles, Visible};
@@ -144,13 +145,38 @@ fn results_reach_rows_of_any_width_and_the_next_operand() {
                 }
             }
         }
-        let mut tile = vec![0u16; TILE];
-        // SAFETY: as above.
-        unsafe { (tiles.narrow)(&results, &mut tile) };
-        for (i, &bits) in tile.iter().enumerate() {
-            let (row, token) = (i / 32 * 2 + i % 2, i % 32 / 2);
-            let found = half::bf16::from_bits(bits).to_f32();
-            assert_eq!(found, rounded(results[row * 16 + token]));
+    }
+}
+
+#[test]
+fn gated_results_become_the_next_operand() {
+    for tiles in tables().into_iter().filter_map(|table| table.tiles) {
+        let mut random = Random(11);
+        let mut gate = random.values(2 * TILE_F32);
+        gate[..6].copy_from_slice(&[0.0, -0.5, 30.0, -30.0, 200.0, -200.0]);
+        let up = random.values(2 * TILE_F32);
+        for activation in [Activation::Silu, Activation::GeluTanh] {
+            let mut tile = vec![0u16; TILE];
+            // SAFETY: `tables` gives instruction sets this machine has.
+            unsafe { (tiles.gate(activation))(&gate, &up, &mut tile) };
+            for (i, &bits) in tile.iter().enumerate() {
+                let at = (i / 32 * 2 + i % 2) * 16 + i % 32 / 2;
+                let (x, up) = (f64::from(gate[at]), f64::from(up[at]));
+                let y = match activation {
+                    Activation::Silu => x,
+                    Activation::GeluTanh => {
+                        2.0 * (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3))
+                    }
+                };
+                let expected = x / (1.0 + (-y).exp()) * up;
+                let found = f64::from(half::bf16::from_bits(bits).to_f32());
+                // Half of the last of eight bits, and what the kernel may be off.
+                let most = (2f64.powi(-8) + 1e-4) * expected.abs() + 1e-30;
+                assert!(
+                    (found - expected).abs() <= most,
+                    "{activation:?} of {x}: {found} for {expected}"
+                );
+            }
         }
     }
 }

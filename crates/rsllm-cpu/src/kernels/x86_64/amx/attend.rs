@@ -247,7 +247,7 @@ fn step(
 /// `2^x` to about 1e-7 for x that is no larger than about 127; exactly 1 at 0, and 0 far below.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
-fn exp2(x: __m512) -> __m512 {
+pub(super) fn exp2(x: __m512) -> __m512 {
     // Cephes' exp2f, on what is left of the nearest integer.
     const POLYNOMIAL: [f32; 6] = [
         1.339_887_4e-3,

@@ -1,6 +1,7 @@
 //! AVX-512 with the tile unit (AMX-BF16) for the prefill product. All else is the AVX-512 table's.
 
 mod attend;
+mod gate;
 mod product;
 mod unpack;
 
@@ -25,7 +26,8 @@ static TILES: Tiles = Tiles {
     finish: product::finish,
     scatter: product::scatter,
     scatter_add: product::scatter_add,
-    narrow: product::narrow,
+    silu_gate: gate::silu,
+    gelu_gate: gate::gelu_tanh,
     multiply_parts: product::multiply_parts,
     queries: attend::queries,
     keys: attend::keys,

@@ -439,27 +439,6 @@ fn scatter_as<const ADD: bool>(tile: &[f32], bias: Option<&[f32]>, dst: &mut [&m
     }
 }
 
-/// Two result tiles, one behind the other, to a right-hand one: rows in pairs, rounded.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
-pub(super) fn narrow(values: &[f32], tile: &mut [u16]) {
-    let (rows, _) = values.as_chunks::<16>();
-    let (pairs, _) = tile.as_chunks_mut::<32>();
-    assert!(rows.len() == 32 && pairs.len() == 16, "two tiles to one");
-    // The low half is the even row's tokens, the high half the odd one's.
-    let mut order = [0i16; 32];
-    for (i, from) in order.iter_mut().enumerate() {
-        *from = (i / 2 + i % 2 * 16) as i16;
-    }
-    // SAFETY: 64 bytes.
-    let order = unsafe { _mm512_loadu_epi16(order.as_ptr()) };
-    for (pair, rows) in pairs.iter_mut().zip(rows.as_chunks::<2>().0) {
-        let both = _mm512_cvtne2ps_pbh(load_f32(&rows[1]), load_f32(&rows[0]));
-        // SAFETY: both are 512 bits without invalid values.
-        let both = unsafe { std::mem::transmute::<__m512bh, __m512i>(both) };
-        store512(pair, _mm512_permutexvar_epi16(order, both));
-    }
-}
-
 /// Sixteen vectors of sixteen 32-bit values, rows to columns.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
