@@ -26,13 +26,16 @@ const PAIR: usize = 2 * GROUP;
 const MIN_LANES: usize = 64;
 /// Most lanes of a block.
 const MAX_LANES: usize = 512;
+/// Positions of one step of the softmax, at least a page: what is accumulated need not be loaded and stored so often. They
+/// begin at multiples of this, whatever a block of lanes sees of them.
+const SPAN: usize = 256;
 /// Positions of a left-hand tile of values, and values of K in any tile.
 const DEPTH: usize = 32;
 
 /// What a thread works with.
 pub(super) struct TileScratch {
-    /// `[page_len, head_dim]` unpacked K or V.
-    page: Aligned<f32>,
+    /// `[position of the span, head_dim]` unpacked K or V.
+    rows: Aligned<f32>,
     /// `[group of lanes][k tile][TILE]`.
     queries: Parts,
     /// `[32 positions][2][k tile][TILE]`.
@@ -75,12 +78,13 @@ impl TileScratch {
         head_dim: usize,
         page_len: usize,
     ) -> Result<Self, BackendError> {
+        let span_len = pages_of_span(page_len) * page_len;
         let (depth, positions) = (
             head_dim.next_multiple_of(DEPTH),
-            page_len.next_multiple_of(DEPTH),
+            span_len.next_multiple_of(DEPTH),
         );
         Ok(Self {
-            page: Aligned::new(allocator, "attention page", page_len * head_dim)?,
+            rows: Aligned::new(allocator, "attention rows", span_len * head_dim)?,
             queries: Parts::new(allocator, "attention queries", MAX_LANES * depth)?,
             keys: Parts::new(allocator, "attention keys", positions * depth)?,
             values: Parts::new(allocator, "attention values", positions * depth)?,
@@ -90,6 +94,11 @@ impl TileScratch {
             lanes: Aligned::new(allocator, "attention maxima", MAX_LANES / GROUP)?,
         })
     }
+}
+
+fn pages_of_span(page_len: usize) -> usize {
+    // A backend without any cache has no page length.
+    (SPAN / page_len.max(1)).max(1)
 }
 
 impl Attention<'_> {
@@ -169,11 +178,13 @@ impl Block<'_> {
         });
         let last = self.index(self.lanes.end - 1);
         let first_page = first_visible(self.index(self.lanes.start), self.params.window) / page_len;
-        for page in first_page..=last / page_len {
-            let n = page_len.min(last + 1 - page * page_len);
-            self.unpack_page(page, n, scratch);
+        let of_span = pages_of_span(page_len);
+        for span in first_page / of_span..=last / page_len / of_span {
+            let start = span * of_span * page_len;
+            let positions = start..(start + of_span * page_len).min(last + 1);
+            self.unpack(positions.clone(), first_page, scratch);
             for first in (0..n_groups).step_by(2) {
-                self.add_page(page * page_len, n, first..n_groups.min(first + 2), scratch);
+                self.add_span(positions.clone(), first..n_groups.min(first + 2), scratch);
             }
         }
         self.write(scratch, output);
@@ -223,44 +234,52 @@ impl Block<'_> {
         }
     }
 
-    /// The first `n` positions of a page to tiles of keys and values.
-    fn unpack_page(&self, page: usize, n: usize, scratch: &mut TileScratch) {
+    /// The positions of a span to tiles of keys and values; those of pages before `first_page`, which nobody sees, are zero.
+    fn unpack(&self, span: Range<usize>, first_page: usize, scratch: &mut TileScratch) {
         let layout = &self.kv.layout;
-        let (head_dim, tiles) = (layout.head_dim, self.tiles);
-        let page_of = |page: &PageSlot| page.of(layout.group) as usize;
-        let start = CpuKv::row_offset(layout, page_of(&self.pages[page]), self.head, 0);
-        let bytes = start..start + n * layout.row_bytes();
-        let (depth, positions) = (head_dim.next_multiple_of(DEPTH), n.next_multiple_of(DEPTH));
-        let rows = &mut scratch.page.as_mut_slice()[..n * head_dim];
-        // SAFETY: an instruction set of this machine; the bytes hold `n * head_dim` values.
-        unsafe {
-            (self.unpack)(&self.kv.k.as_slice()[bytes.clone()], rows);
-            (tiles.keys)(rows, head_dim, scratch.keys.get_mut(0..positions * depth));
-            (self.unpack)(&self.kv.v.as_slice()[bytes], rows);
-            (tiles.values)(rows, head_dim, scratch.values.get_mut(0..positions * depth));
-        }
+        let (head_dim, page_len, tiles) = (layout.head_dim, layout.page_len, self.tiles);
+        let depth = head_dim.next_multiple_of(DEPTH);
+        let positions = span.len().next_multiple_of(DEPTH);
+        let rows = &mut scratch.rows.as_mut_slice()[..span.len() * head_dim];
+        let read = |packed: &[u8], rows: &mut [f32]| {
+            for (i, rows) in rows.chunks_mut(page_len * head_dim).enumerate() {
+                let page = span.start / page_len + i;
+                if page < first_page {
+                    rows.fill(0.0);
+                    continue;
+                }
+                let page = self.pages[page].of(layout.group) as usize;
+                let start = CpuKv::row_offset(layout, page, self.head, 0);
+                let bytes = &packed[start..start + rows.len() / head_dim * layout.row_bytes()];
+                // SAFETY: an instruction set of this machine; the bytes hold as many values as the rows.
+                unsafe { (self.unpack)(bytes, rows) };
+            }
+        };
+        read(self.kv.k.as_slice(), rows);
+        // SAFETY: an instruction set of this machine.
+        unsafe { (tiles.keys)(rows, head_dim, scratch.keys.get_mut(0..positions * depth)) };
+        read(self.kv.v.as_slice(), rows);
+        // SAFETY: as above.
+        unsafe { (tiles.values)(rows, head_dim, scratch.values.get_mut(0..positions * depth)) };
     }
 
-    /// One page for one or two groups of lanes.
-    fn add_page(
-        &self,
-        page_start: usize,
-        n: usize,
-        groups: Range<usize>,
-        scratch: &mut TileScratch,
-    ) {
+    /// A span for one or two groups of lanes.
+    fn add_span(&self, span: Range<usize>, groups: Range<usize>, scratch: &mut TileScratch) {
         let (tiles, elementwise) = (self.tiles, &self.kernels.elementwise);
         let head_dim = self.kv.layout.head_dim;
         let lanes = self.lanes_of(groups.start).start..self.lanes_of(groups.end - 1).end;
         let (first, last) = (self.index(lanes.start), self.index(lanes.end - 1));
         let first_seen = first_visible(first, self.params.window);
-        if page_start > last || page_start + n <= first_seen {
+        if span.start > last || span.end <= first_seen {
             return;
         }
-        // The first page that these lanes look at: there is nothing to correct, nor to add to.
-        let begins = page_start <= first_seen;
+        // The tiles of values are as many as the span has; what is behind the last lane's position is left out.
+        let value_tiles = span.len().next_multiple_of(DEPTH);
+        let n = span.len().min(last + 1 - span.start);
+        // The first span that these lanes look at: there is nothing to correct, nor to add to.
+        let begins = span.start <= first_seen;
         let all_visible =
-            page_start + n <= first + 1 && first_visible(last, self.params.window) <= page_start;
+            span.start + n <= first + 1 && first_visible(last, self.params.window) <= span.start;
         let (depth, positions) = (head_dim.next_multiple_of(DEPTH), n.next_multiple_of(DEPTH));
         let (n_groups, results) = (groups.len(), groups.len() * 2 * TILE_F32);
         let of_groups = groups.start * GROUP * depth..groups.end * GROUP * depth;
@@ -291,7 +310,7 @@ impl Block<'_> {
                 n,
                 factor,
             };
-            let visible = self.visible(group, page_start, n);
+            let visible = self.visible(group, span.start, n);
             let visible = (!all_visible).then_some(&visible);
             let lanes = &mut scratch.lanes.as_mut_slice()[group];
             // SAFETY: an instruction set of this machine; slices carry their lengths.
@@ -306,7 +325,8 @@ impl Block<'_> {
         }
         let weights = scratch.weights.get(0..n_groups * GROUP * positions);
         for (part, results) in accumulators.chunks_exact_mut(results).enumerate() {
-            let values = self.left(&scratch.values, part * DEPTH * positions, DEPTH * positions);
+            let len = DEPTH * value_tiles;
+            let values = self.left(&scratch.values, part * len, len);
             // SAFETY: configured by the caller; the slices carry their lengths.
             unsafe { (tiles.multiply_parts)(values, weights, results, !begins) };
         }
@@ -321,17 +341,17 @@ impl Block<'_> {
         }
     }
 
-    /// Which of the page's positions each lane of a group sees; missing lanes see none.
-    fn visible(&self, group: usize, page_start: usize, n: usize) -> Visible {
+    /// Which of the span's first `n` positions each lane of a group sees; missing lanes see none.
+    fn visible(&self, group: usize, start: usize, n: usize) -> Visible {
         let mut visible = Visible {
             from: [0; GROUP],
             to: [0; GROUP],
         };
         for (i, lane) in self.lanes_of(group).enumerate() {
             let index = self.index(lane);
-            let from = first_visible(index, self.params.window).saturating_sub(page_start);
+            let from = first_visible(index, self.params.window).saturating_sub(start);
             visible.from[i] = from.min(n) as i32;
-            visible.to[i] = (index + 1).saturating_sub(page_start).min(n) as i32;
+            visible.to[i] = (index + 1).saturating_sub(start).min(n) as i32;
         }
         visible
     }

@@ -162,7 +162,7 @@ pub(crate) struct Tiles {
     pub(crate) silu_gate: GateTiles,
     pub(crate) gelu_gate: GateTiles,
     /// As `multiply`, of operands in two parts of bf16, `[high, low]`: all products but that of the low parts. An empty low part
-    /// of `a` is zero.
+    /// of `a` is zero. Halves of `a` may have more k tiles than `b` has: those do not count.
     pub(crate) multiply_parts: unsafe fn(Parts<'_>, Parts<'_>, &mut [f32], bool),
     /// As `pack`, in two parts.
     pub(crate) queries: unsafe fn(&[&[f32]], PartsMut<'_>),

@@ -7,6 +7,7 @@
 //! what is then missing. Together they hold 16 bits of a value, all of one in half precision.
 
 use std::arch::x86_64::*;
+use std::ops::Range;
 
 use super::product::transposed;
 use crate::kernels::x86_64::avx512::simd::{load_f32, load512, store_f32, store512};
@@ -169,24 +170,27 @@ pub(super) fn softmax(
     weights: PartsMut<'_>,
 ) -> bool {
     match visible {
-        None => step(page, |_| 0xFFFF, lanes, weights),
+        None => step(page, 0..page.n, |_| 0xFFFF, lanes, weights),
         Some(visible) => {
             let from = load512::<0, _>(&visible.from);
             let to = load512::<0, _>(&visible.to);
+            let by_all = _mm512_reduce_max_epi32(from) as usize
+                ..page.n.min(_mm512_reduce_min_epi32(to) as usize);
             let sees = |position: usize| {
                 let position = _mm512_set1_epi32(position as i32);
                 _mm512_mask_cmplt_epi32_mask(_mm512_cmple_epi32_mask(from, position), position, to)
             };
-            step(page, sees, lanes, weights)
+            step(page, by_all, sees, lanes, weights)
         }
     }
 }
 
-/// `sees` gives the lanes that may see a position.
+/// `sees` gives the lanes that may see a position; all of them see those of `by_all`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
 fn step(
     page: &ScoreTiles<'_>,
+    by_all: Range<usize>,
     sees: impl Fn(usize) -> __mmask16 + Copy,
     lanes: &mut Lanes,
     weights: PartsMut<'_>,
@@ -196,14 +200,22 @@ fn step(
         &scores[..CHUNK]
     });
     let factor = _mm512_set1_ps(page.factor);
+    let seen_by_all = |first: usize| by_all.start <= first && first + CHUNK <= by_all.end;
     // The factor is positive, so the largest product is that of the largest score.
     let lowest = _mm512_set1_ps(f32::NEG_INFINITY);
     let mut largest = [lowest; 2];
     for (c, scores) in chunks.clone().enumerate() {
         let first = c * CHUNK;
-        for (i, score) in scores.iter().enumerate().take(page.n - first) {
-            let best = &mut largest[i % 2];
-            *best = _mm512_mask_max_ps(*best, sees(first + i), load_f32(score), *best);
+        if seen_by_all(first) {
+            for (i, score) in scores.iter().enumerate() {
+                let best = &mut largest[i % 2];
+                *best = _mm512_max_ps(load_f32(score), *best);
+            }
+        } else {
+            for (i, score) in scores.iter().enumerate().take(page.n - first) {
+                let best = &mut largest[i % 2];
+                *best = _mm512_mask_max_ps(*best, sees(first + i), load_f32(score), *best);
+            }
         }
     }
     let largest = _mm512_mul_ps(_mm512_max_ps(largest[0], largest[1]), factor);
@@ -215,24 +227,19 @@ fn step(
     let mut sums = [_mm512_setzero_ps(); 2];
     let [high, low] = weights;
     let both = high.chunks_exact_mut(TILE).zip(low.chunks_exact_mut(TILE));
-    for ((c, scores), (high, low)) in chunks.enumerate().zip(both) {
-        let weight = |i: usize| {
-            let position = c * CHUNK + i;
-            if position >= page.n {
-                return _mm512_setzero_ps();
-            }
-            let above = _mm512_fmsub_ps(load_f32(&scores[i]), factor, maximum);
-            _mm512_maskz_mov_ps(sees(position), exp2(above))
-        };
-        let (high, _) = high.as_chunks_mut::<32>();
-        let (low, _) = low.as_chunks_mut::<32>();
-        for (i, (high, low)) in high.iter_mut().zip(low).enumerate() {
-            let (even, odd) = (weight(2 * i), weight(2 * i + 1));
-            let parts = interleaved(even, odd);
-            store512(high, parts[0]);
-            store512(low, parts[1]);
-            sums[0] = _mm512_add_ps(sums[0], even);
-            sums[1] = _mm512_add_ps(sums[1], odd);
+    for ((c, scores), parts) in chunks.enumerate().zip(both) {
+        let above = |i: usize| _mm512_fmsub_ps(load_f32(&scores[i]), factor, maximum);
+        if seen_by_all(c * CHUNK) {
+            add_weights(|i| exp2(above(i)), &mut sums, parts.into());
+        } else {
+            let weight = |i: usize| {
+                let position = c * CHUNK + i;
+                if position >= page.n {
+                    return _mm512_setzero_ps();
+                }
+                _mm512_maskz_mov_ps(sees(position), exp2(above(i)))
+            };
+            add_weights(weight, &mut sums, parts.into());
         }
     }
     let correction = exp2(_mm512_sub_ps(before, maximum));
@@ -242,6 +249,26 @@ fn step(
     store_f32(&mut lanes.sums, sum);
     store_f32(&mut lanes.corrections, correction);
     _mm512_cmpneq_ps_mask(correction, _mm512_set1_ps(1.0)) != 0
+}
+
+/// The weights of a chunk of positions to one right-hand tile in two parts, and to the sums of even and odd positions.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
+fn add_weights(
+    weight: impl Fn(usize) -> __m512,
+    sums: &mut [__m512; 2],
+    [high, low]: PartsMut<'_>,
+) {
+    let (high, _) = high.as_chunks_mut::<32>();
+    let (low, _) = low.as_chunks_mut::<32>();
+    for (i, (high, low)) in high.iter_mut().zip(low).enumerate() {
+        let (even, odd) = (weight(2 * i), weight(2 * i + 1));
+        let parts = interleaved(even, odd);
+        store512(high, parts[0]);
+        store512(low, parts[1]);
+        sums[0] = _mm512_add_ps(sums[0], even);
+        sums[1] = _mm512_add_ps(sums[1], odd);
+    }
 }
 
 /// `2^x` to about 1e-7 for x that is no larger than about 127; exactly 1 at 0, and 0 far below.

@@ -144,19 +144,21 @@ pub(super) unsafe fn finish(c: &mut [f32]) {
 }
 
 /// As [`multiply`], of operands in two parts each, `a` and `b` being `[high, low]`: all products but that of the low parts. An
-/// empty low part of `a` is zero.
+/// empty low part of `a` is zero. Halves of `a` may have more k tiles than `b` has: those do not count.
 pub(super) unsafe fn multiply_parts(a: Parts<'_>, b: Parts<'_>, c: &mut [f32], accumulate: bool) {
     let n_groups = c.len() / (2 * TILE_F32);
     let half = a[0].len() / 2;
+    let depth = b[0].len() / n_groups.max(1);
     assert!(
         c.len() == n_groups * 2 * TILE_F32
-            && half.is_multiple_of(TILE)
-            && b[0].len() == n_groups * half
+            && depth.is_multiple_of(TILE)
+            && depth <= half
+            && b[0].len() == n_groups * depth
             && b[1].len() == b[0].len()
             && (a[1].is_empty() || a[1].len() == a[0].len()),
         "whole tiles of one depth"
     );
-    let n_tiles = half / TILE;
+    let n_tiles = depth / TILE;
     let has_low = !a[1].is_empty();
     let (a, low, c) = (a[0].as_ptr(), a[1].as_ptr(), c.as_mut_ptr());
     let (b, b_low) = (b[0].as_ptr(), b[1].as_ptr());
@@ -176,8 +178,8 @@ pub(super) unsafe fn multiply_parts(a: Parts<'_>, b: Parts<'_>, c: &mut [f32], a
             for t in 0..n_tiles {
                 let (at, b0, b1) = (
                     t * TILE,
-                    group * half + t * TILE,
-                    (group + 1) * half + t * TILE,
+                    group * depth + t * TILE,
+                    (group + 1) * depth + t * TILE,
                 );
                 step_four(a.add(at), a.add(half + at), b_low.add(b0), b_low.add(b1));
                 next_right(b.add(b0), b.add(b1));
@@ -196,7 +198,7 @@ pub(super) unsafe fn multiply_parts(a: Parts<'_>, b: Parts<'_>, c: &mut [f32], a
                 zero_four();
             }
             for t in 0..n_tiles {
-                let (at, b0) = (t * TILE, group * half + t * TILE);
+                let (at, b0) = (t * TILE, group * depth + t * TILE);
                 step_two(a.add(at), a.add(half + at), b_low.add(b0));
                 step_two(a.add(at), a.add(half + at), b.add(b0));
                 if has_low {
