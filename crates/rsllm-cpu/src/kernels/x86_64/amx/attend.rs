@@ -9,8 +9,7 @@
 use std::arch::x86_64::*;
 use std::ops::Range;
 
-use super::product::transposed;
-use crate::kernels::x86_64::avx512::simd::{load_f32, load512, store_f32, store512};
+use crate::kernels::x86_64::avx512::simd::{load_f32, load512, store_f32, store512, transposed};
 use crate::kernels::{Lanes, PartsMut, ScoreTiles, TILE, Visible};
 
 /// How far scores, of the base 2, may lie above the running maximum.

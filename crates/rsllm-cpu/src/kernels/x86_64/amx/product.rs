@@ -8,7 +8,7 @@
 use std::arch::asm;
 use std::arch::x86_64::*;
 
-use crate::kernels::x86_64::avx512::simd::{load_f32, store_f32, store512};
+use crate::kernels::x86_64::avx512::simd::{load_f32, store_f32, store512, transposed};
 use crate::kernels::{Parts, TILE, TILE_F32};
 
 /// Values of bf16 in a cache line.
@@ -439,41 +439,4 @@ fn scatter_as<const ADD: bool>(tile: &[f32], bias: Option<&[f32]>, dst: &mut [&m
             }
         }
     }
-}
-
-/// Sixteen vectors of sixteen 32-bit values, rows to columns.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
-pub(super) fn transposed(v: &[__m512i; 16]) -> [__m512i; 16] {
-    let zero = _mm512_setzero_si512();
-    // In quarters: pairs of rows, then fours.
-    let mut fours = [zero; 16];
-    for i in 0..4 {
-        let [a, b, c, d] = [v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]];
-        let (ab, cd) = (_mm512_unpacklo_epi32(a, b), _mm512_unpacklo_epi32(c, d));
-        let (ab_high, cd_high) = (_mm512_unpackhi_epi32(a, b), _mm512_unpackhi_epi32(c, d));
-        fours[i] = _mm512_unpacklo_epi64(ab, cd);
-        fours[4 + i] = _mm512_unpackhi_epi64(ab, cd);
-        fours[8 + i] = _mm512_unpacklo_epi64(ab_high, cd_high);
-        fours[12 + i] = _mm512_unpackhi_epi64(ab_high, cd_high);
-    }
-    // `fours[4c + i]`, quarter q: column 4q + c of rows 4i to 4i + 3.
-    let mut out = [zero; 16];
-    for c in 0..4 {
-        let [a, b, d, e] = [
-            fours[4 * c],
-            fours[4 * c + 1],
-            fours[4 * c + 2],
-            fours[4 * c + 3],
-        ];
-        let even_low = _mm512_shuffle_i64x2::<0b10_00_10_00>(a, b);
-        let odd_low = _mm512_shuffle_i64x2::<0b11_01_11_01>(a, b);
-        let even_high = _mm512_shuffle_i64x2::<0b10_00_10_00>(d, e);
-        let odd_high = _mm512_shuffle_i64x2::<0b11_01_11_01>(d, e);
-        out[c] = _mm512_shuffle_i64x2::<0b10_00_10_00>(even_low, even_high);
-        out[8 + c] = _mm512_shuffle_i64x2::<0b11_01_11_01>(even_low, even_high);
-        out[4 + c] = _mm512_shuffle_i64x2::<0b10_00_10_00>(odd_low, odd_high);
-        out[12 + c] = _mm512_shuffle_i64x2::<0b11_01_11_01>(odd_low, odd_high);
-    }
-    out
 }

@@ -1,5 +1,6 @@
 //! The portable elementwise code compiled for AVX-512.
 
+use super::simd::{load512, store512, transposed};
 use crate::kernels::elementwise::{self as portable, Elementwise, Square};
 
 pub(super) const ELEMENTWISE: Elementwise = Elementwise {
@@ -101,7 +102,11 @@ fn weighted_sum(acc: &mut [f32], rows: &[f32], weights: &[f32]) {
     portable::weighted_sum(acc, rows, weights);
 }
 
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
+/// Through registers: compilers do not know the portable one's shuffles again.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn transpose(square: &mut Square) {
-    portable::transpose(square);
+    let rows = square.each_ref().map(|row| load512::<0, _>(row));
+    for (row, column) in square.iter_mut().zip(transposed(&rows)) {
+        store512(row, column);
+    }
 }

@@ -147,3 +147,40 @@ pub(super) fn horizontal_sum(v: __m512) -> f32 {
     let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
 }
+
+/// Sixteen vectors of sixteen 32-bit values, rows to columns.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(in crate::kernels::x86_64) fn transposed(v: &[__m512i; 16]) -> [__m512i; 16] {
+    let zero = _mm512_setzero_si512();
+    // In quarters: pairs of rows, then fours.
+    let mut fours = [zero; 16];
+    for i in 0..4 {
+        let [a, b, c, d] = [v[4 * i], v[4 * i + 1], v[4 * i + 2], v[4 * i + 3]];
+        let (ab, cd) = (_mm512_unpacklo_epi32(a, b), _mm512_unpacklo_epi32(c, d));
+        let (ab_high, cd_high) = (_mm512_unpackhi_epi32(a, b), _mm512_unpackhi_epi32(c, d));
+        fours[i] = _mm512_unpacklo_epi64(ab, cd);
+        fours[4 + i] = _mm512_unpackhi_epi64(ab, cd);
+        fours[8 + i] = _mm512_unpacklo_epi64(ab_high, cd_high);
+        fours[12 + i] = _mm512_unpackhi_epi64(ab_high, cd_high);
+    }
+    // `fours[4c + i]`, quarter q: column 4q + c of rows 4i to 4i + 3.
+    let mut out = [zero; 16];
+    for c in 0..4 {
+        let [a, b, d, e] = [
+            fours[4 * c],
+            fours[4 * c + 1],
+            fours[4 * c + 2],
+            fours[4 * c + 3],
+        ];
+        let even_low = _mm512_shuffle_i64x2::<0b10_00_10_00>(a, b);
+        let odd_low = _mm512_shuffle_i64x2::<0b11_01_11_01>(a, b);
+        let even_high = _mm512_shuffle_i64x2::<0b10_00_10_00>(d, e);
+        let odd_high = _mm512_shuffle_i64x2::<0b11_01_11_01>(d, e);
+        out[c] = _mm512_shuffle_i64x2::<0b10_00_10_00>(even_low, even_high);
+        out[8 + c] = _mm512_shuffle_i64x2::<0b11_01_11_01>(even_low, even_high);
+        out[4 + c] = _mm512_shuffle_i64x2::<0b10_00_10_00>(odd_low, odd_high);
+        out[12 + c] = _mm512_shuffle_i64x2::<0b11_01_11_01>(odd_low, odd_high);
+    }
+    out
+}
