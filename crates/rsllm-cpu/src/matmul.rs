@@ -27,6 +27,10 @@ const PANEL_ROWS: usize = 48;
 const MAX_DOT_COLUMNS: usize = 16;
 /// Weight bytes of a decode piece: small enough to balance, large enough to stream.
 const DECODE_PIECE_BYTES: Range<usize> = 8 * 1024..64 * 1024;
+/// The same where the kernels read a piece from several places at once: pieces that shrink, from these on.
+const STREAMED_PIECE_BYTES: Range<usize> = 16 * 1024..1024 * 1024;
+/// Columns up to which they do.
+const FEW_COLUMNS: usize = 4;
 /// Most rows of a piece.
 const MAX_DOT_ROWS: usize = 4096;
 /// Rows whose results are written together, as [`put_columns`] does; threads share out that many at a time.
@@ -284,15 +288,23 @@ impl Matmul<'_> {
             .map(|t| t.weight.n_rows * t.weight.row_bytes)
             .sum();
         let row_bytes = targets.iter().map(|t| t.weight.row_bytes).max();
-        let piece_bytes = (total_bytes / (4 * self.pool.n_threads()))
-            .clamp(DECODE_PIECE_BYTES.start, DECODE_PIECE_BYTES.end);
+        let row_bytes = row_bytes.unwrap_or(1);
+        let part_bytes = total_bytes / (4 * self.pool.n_threads());
+        let is_streamed =
+            terms * columns.len() <= FEW_COLUMNS && row_bytes >= Dot::STREAMED_ROW_BYTES;
+        let piece_bytes = if is_streamed {
+            let Range { start, end } = STREAMED_PIECE_BYTES;
+            [start, part_bytes.clamp(start, end)]
+        } else {
+            [part_bytes.clamp(DECODE_PIECE_BYTES.start, DECODE_PIECE_BYTES.end); 2]
+        };
         // The scratch for several columns holds MAX_DOT_ROWS rows.
-        let piece_rows = (piece_bytes / row_bytes.unwrap_or(1)).min(MAX_DOT_ROWS);
+        let piece_sizes = piece_bytes.map(|bytes| (bytes / row_bytes).min(MAX_DOT_ROWS) / SQUARE);
         let squares = Pieces::with_rows(targets, SQUARE);
         let outputs = targets.iter_mut().map(Output::new).collect::<Vec4<_>>();
         let threads = SharedSlice::new(&mut self.scratch.threads);
         self.pool
-            .run_pieces(squares.total, piece_rows / SQUARE, |mut range, thread| {
+            .run_shrinking(squares.total, piece_sizes, |mut range, thread| {
                 // SAFETY: each thread has its own index.
                 let scratch = &mut unsafe { threads.range(thread..thread + 1) }[0];
                 while !range.is_empty() {

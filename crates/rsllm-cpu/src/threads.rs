@@ -120,8 +120,22 @@ impl ThreadPool {
         piece: usize,
         job: impl Fn(Range<usize>, usize) + Sync,
     ) -> Result<(), WorkerPanicked> {
-        let piece = piece.max(1);
-        if n_items <= piece {
+        self.run_shrinking(n_items, [piece, piece], job)
+    }
+
+    /// As [`Self::run_pieces`], with half of what is left of a share as a piece, but at least the first and at most the second
+    /// number of `sizes`: large pieces have few ends, and small ones keep nobody waiting at the end.
+    ///
+    /// # Panics
+    /// As [`Self::run_pieces`].
+    pub(crate) fn run_shrinking(
+        &mut self,
+        n_items: usize,
+        sizes: [usize; 2],
+        job: impl Fn(Range<usize>, usize) + Sync,
+    ) -> Result<(), WorkerPanicked> {
+        let [least, most] = sizes.map(|size| size.max(1));
+        if n_items <= least {
             // Not worth waking anybody.
             return catch_unwind(AssertUnwindSafe(|| {
                 if n_items > 0 {
@@ -133,7 +147,7 @@ impl ThreadPool {
         let team = &*self.team;
         let was_busy = team.is_busy.swap(true, Ordering::Acquire);
         assert!(!was_busy, "the threads run a job of another backend");
-        let result = team.run_pieces(n_items, piece, &job);
+        let result = team.run_shares(n_items, [least, most], &job);
         team.is_busy.store(false, Ordering::Release);
         result
     }
@@ -187,10 +201,10 @@ impl Team {
         }
     }
 
-    fn run_pieces(
+    fn run_shares(
         &self,
         n_items: usize,
-        piece: usize,
+        [least, most]: [usize; 2],
         job: &(impl Fn(Range<usize>, usize) + Sync),
     ) -> Result<(), WorkerPanicked> {
         let n_threads = self.n_threads();
@@ -200,16 +214,30 @@ impl Team {
         }
         self.run(&|thread| {
             for owner in (thread..n_threads).chain(0..thread) {
-                let end = share(owner + 1);
-                loop {
-                    let start = self.cursors[owner].0.fetch_add(piece, Ordering::Relaxed);
-                    if start >= end {
-                        break;
-                    }
-                    job(start..end.min(start + piece), thread);
+                while let Some(piece) = self.cursors[owner].take(share(owner + 1), least, most) {
+                    job(piece, thread);
                 }
             }
         })
+    }
+}
+
+impl Cursor {
+    /// The next piece before `end`.
+    fn take(&self, end: usize, least: usize, most: usize) -> Option<Range<usize>> {
+        let mut start = self.0.load(Ordering::Relaxed);
+        while start < end {
+            let left = end - start;
+            let next = start + (left / 2).clamp(least, most.max(least)).min(left);
+            match self
+                .0
+                .compare_exchange_weak(start, next, Ordering::Relaxed, Ordering::Relaxed)
+            {
+                Ok(_) => return Some(start..next),
+                Err(now) => start = now,
+            }
+        }
+        None
     }
 }
 
@@ -364,6 +392,16 @@ mod tests {
                 assert!(hits.iter().all(|h| h.load(Ordering::Relaxed) == 20));
             }
         }
+    }
+
+    #[test]
+    fn pieces_shrink_to_the_least_towards_the_end_of_a_share() {
+        let cursor = Cursor::default();
+        let pieces: Vec<_> = std::iter::from_fn(|| cursor.take(103, 4, 30)).collect();
+        let lens: Vec<usize> = pieces.iter().map(ExactSizeIterator::len).collect();
+        assert_eq!(lens, [30, 30, 21, 11, 5, 4, 2]);
+        assert!(pieces.windows(2).all(|pair| pair[0].end == pair[1].start));
+        assert_eq!(cursor.take(103, 4, 30), None);
     }
 
     #[test]

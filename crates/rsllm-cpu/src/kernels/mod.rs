@@ -292,6 +292,11 @@ pub(crate) enum Dot {
     F32(DotRowsF32),
 }
 
+impl Dot {
+    /// Bytes of a row from which on kernels for few columns read many rows from several places at once. Shorter ones gain nothing.
+    pub(crate) const STREAMED_ROW_BYTES: usize = 512;
+}
+
 impl Kernels {
     /// The table of an instruction set this machine has; `None` for one it lacks.
     pub fn for_isa(isa: Isa) -> Option<&'static Self> {

@@ -20,7 +20,7 @@ use rsllm_quant::ActivationBlock;
 use super::simd::{load256, load512, prefetch_behind, store_f32, store512};
 use super::sums::{four_lanes, sums_of_four};
 use super::tail::{QUARTER_LEN, Quarters, Tail, at_the_end, spread_quarter, store_quarter};
-use crate::kernels::Prepared;
+use crate::kernels::{Dot, Prepared};
 
 /// The arguments of a `DotRows` kernel.
 pub(super) struct Call<'a> {
@@ -376,6 +376,10 @@ macro_rules! each_column {
 /// Units of a row up to which sixteen columns of activations stay in the L1 cache.
 const WIDE_UNITS: usize = 6;
 
+/// Bytes of rows from which on those of a tile are read from places far from each other, unless they are short: the memory
+/// system brings more at a time then. But each such stream begins with a wait.
+const STREAMED_BYTES: usize = 128 * 1024;
+
 /// Rows, and where the results of some columns go: the first of each `n_columns`.
 struct Part<'a> {
     rows: &'a [u8],
@@ -404,30 +408,39 @@ fn few_columns<U: Pod, const MINIMA: bool, const R: usize, const C: usize>(
         rows,
         row_bytes,
         n_columns,
+        column,
         units,
         n_units,
         tail,
         rest,
         out,
-        ..
     } = part;
+    let n_wanted = C.min(n_columns - column);
     let quarter_bytes = size_of::<U>() / 4;
     let (n_rows, n_at_once) = (rows.len() / row_bytes, 16 / C);
+    let streamed_rows = if rows.len() >= STREAMED_BYTES && row_bytes >= Dot::STREAMED_ROW_BYTES {
+        n_rows / n_at_once * n_at_once
+    } else {
+        0
+    };
+    let last_row = rows.len() - row_bytes;
     // Quarters of four rows, n_at_once / 4 apart, make a unit.
     let mut ends = [[U::zeroed(); 4]; 2];
-    for (first, out) in (0..n_rows)
-        .step_by(n_at_once)
-        .zip(out.chunks_mut(n_at_once * n_columns))
-    {
+    for first in (0..n_rows).step_by(n_at_once) {
+        // The first row, and how far it is from there to the next of a tile, and to the next tile's.
+        let (start, next_row, next_tile) = if first < streamed_rows {
+            (first / R, streamed_rows / R, 1)
+        } else {
+            (first, 1, R)
+        };
+        let n_there = n_at_once.min(n_rows - first);
         let mut all = [_mm512_setzero_ps(); 16];
-        for (t, all) in (0..n_at_once.min(n_rows - first))
-            .step_by(R)
-            .zip(all.chunks_exact_mut(R * C))
-        {
+        for (t, all) in (0..n_there).step_by(R).zip(all.chunks_exact_mut(R * C)) {
             let mut row = [&[] as &[u8]; R];
             for (i, row) in row.iter_mut().enumerate() {
                 // A tile that sticks out computes the last row again.
-                *row = &rows[(first + t + i).min(n_rows - 1) * row_bytes..][..row_bytes];
+                let at = (start + t / R * next_tile + i * next_row) * row_bytes;
+                *row = &rows[at.min(last_row)..][..row_bytes];
             }
             for (r, all) in tile::<U, MINIMA, R, C>(row, units, n_columns, n_units, load)
                 .iter()
@@ -460,14 +473,17 @@ fn few_columns<U: Pod, const MINIMA: bool, const R: usize, const C: usize>(
         }
         let mut sums = [0.0; 16];
         store_f32(&mut sums, sums_of_four(&fours));
-        match <&mut [f32; 16]>::try_from(&mut *out) {
-            Ok(out) if n_columns == C => *out = sums,
-            _ => {
-                for (out, sums) in out.chunks_mut(n_columns).zip(sums.chunks_exact(C)) {
-                    let n_there = out.len();
-                    out.copy_from_slice(&sums[..n_there]);
-                }
+        if n_columns == C && next_row == 1 {
+            let out = &mut out[first * C..];
+            match out.first_chunk_mut() {
+                Some(out) => *out = sums,
+                None => out.copy_from_slice(&sums[..n_there * C]),
             }
+            continue;
+        }
+        for (r, sums) in sums.as_chunks::<C>().0.iter().enumerate().take(n_there) {
+            let row = start + r / R * next_tile + r % R * next_row;
+            out[row * n_columns..][..n_wanted].copy_from_slice(&sums[..n_wanted]);
         }
     }
     C
