@@ -33,8 +33,8 @@ const PANEL_ROWS: usize = 32;
 const STRIP_ROWS: usize = 128;
 /// Most rows of a strip, where the activations of all blocks together outgrow L2 and come from L3 once a strip.
 const MOST_STRIP_ROWS: usize = 256;
-/// Values of K whose activations, of 512 tokens, leave L2 room for other things: 1 MiB.
-const RESIDENT_K: usize = 1024;
+/// Activations that leave L2 room for other things: 1 MiB, 1,024 values of 512 tokens.
+const RESIDENT: usize = 512 * 1024;
 /// Values of K in a block: a panel of it is 32 KiB, which stays in L1 while activations go by. A multiple of every block length.
 const BLOCK_K: usize = 512;
 /// Values of K in a tile.
@@ -78,6 +78,11 @@ fn blocks(row_len: usize) -> impl Iterator<Item = Range<usize>> + Clone {
     (0..row_len)
         .step_by(BLOCK_K)
         .map(move |start| start..row_len.min(start + BLOCK_K))
+}
+
+/// Whether the activations of all blocks stay in L2 while strips go by.
+fn are_resident(n_tokens: usize, row_len: usize) -> bool {
+    n_tokens.next_multiple_of(GROUP) * row_len <= RESIDENT
 }
 
 /// A weight of a product, without its destination.
@@ -457,15 +462,16 @@ impl<'a> Product<'a> {
 
     /// Rows of a strip, so that every thread gets a few.
     fn strip_rows(&self, total_rows: usize, row_len: usize, n_sources: usize) -> usize {
+        let resident = are_resident(self.n_tokens, row_len);
         let most_rows = if self.n_tokens <= 2 * GROUP {
             STRIP_ROWS / 2
-        } else if row_len <= RESIDENT_K {
+        } else if resident {
             STRIP_ROWS
         } else {
             MOST_STRIP_ROWS
         };
         // Where activations come from L3, wide strips are worth more than even shares.
-        let each = if row_len <= RESIDENT_K { 3 } else { 2 };
+        let each = if resident { 3 } else { 2 };
         (total_rows / (each * self.pool.n_threads()))
             .next_multiple_of(PANEL_ROWS)
             .clamp(PANEL_ROWS, most_rows / n_sources)

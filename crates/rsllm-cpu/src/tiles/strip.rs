@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::sink::Sink;
 use super::{
-    BLOCK_K, FEW_K, GROUP, PANEL_ROWS, RESIDENT_K, Source, TILE_K, TileScratch, blocks, packed_at,
+    BLOCK_K, FEW_K, GROUP, PANEL_ROWS, Source, TILE_K, TileScratch, are_resident, blocks, packed_at,
 };
 use crate::kernels::{Parts, PartsMut, TILE, TILE_F32, Tiles, ToTiles};
 
@@ -121,55 +121,71 @@ impl Strip<'_, '_> {
         self.sources[0].map_or(0, |source| source.weight.row_len)
     }
 
+    /// Each block of K of each panel. Where the activations of all blocks stay in L2, the blocks of one panel follow each other, so that
+    /// its results stay near and its weights are read in the order in which they lie; otherwise all panels meet one block before the
+    /// next.
     fn multiply(&self, packed: Parts<'_>, scratch: &mut TileScratch) {
-        let in_parts = !packed[1].is_empty();
-        let n_groups = self.n_tokens.div_ceil(GROUP);
-        let panel_results = n_groups * 2 * TILE_F32;
-        for block in blocks(self.row_len()) {
-            let n_tiles = block.len().div_ceil(TILE_K);
-            let start = block.start / TILE_K * n_groups * TILE;
-            let of_block = start..start + n_groups * n_tiles * TILE;
-            let mut ahead = self.ahead(&block, packed[0]);
-            let results = scratch
-                .accumulators
-                .as_mut_slice()
-                .chunks_exact_mut(panel_results);
-            for (panel, results) in self.panels().zip(results) {
-                let len = 2 * n_tiles * TILE;
-                let (high, low) = scratch.panel.as_mut_slice().split_at_mut(len);
-                let low = &mut low[..if in_parts { len } else { 0 }];
-                unpack(self.tiles, &panel, block.clone(), [high, low]);
-                let accumulate = block.start > 0;
-                // SAFETY: configured by the caller; the slices carry their lengths.
-                unsafe {
-                    if in_parts {
-                        let b = packed.map(|part| &part[of_block.clone()]);
-                        (self.tiles.multiply_parts)([high, low], b, results, accumulate);
-                    } else {
-                        let (b, ahead) = (&packed[0][of_block.clone()], ahead.next());
-                        (self.tiles.multiply)(
-                            high,
-                            b,
-                            results,
-                            accumulate,
-                            ahead.unwrap_or_default(),
-                        );
-                    }
+        let row_len = self.row_len();
+        if are_resident(self.n_tokens, row_len) {
+            for (number, panel) in self.panels().enumerate() {
+                for block in blocks(row_len) {
+                    self.multiply_panel(&panel, number, block, packed, &[], scratch);
                 }
+            }
+            return;
+        }
+        for block in blocks(row_len) {
+            let mut ahead = self.ahead(&block, packed[0]);
+            for (number, panel) in self.panels().enumerate() {
+                let ahead = ahead.next().unwrap_or_default();
+                self.multiply_panel(&panel, number, block.clone(), packed, ahead, scratch);
             }
         }
     }
 
-    /// The activations of the next block of K, or of the next strip, in a part for each panel; none where they stay in L2 anyway.
+    /// One block of K of one panel.
+    fn multiply_panel(
+        &self,
+        panel: &Panel<'_>,
+        number: usize,
+        block: Range<usize>,
+        packed: Parts<'_>,
+        ahead: &[u16],
+        scratch: &mut TileScratch,
+    ) {
+        let in_parts = !packed[1].is_empty();
+        let n_groups = self.n_tokens.div_ceil(GROUP);
+        let panel_results = n_groups * 2 * TILE_F32;
+        let results = &mut scratch.accumulators.as_mut_slice()[number * panel_results..];
+        let results = &mut results[..panel_results];
+        let n_tiles = block.len().div_ceil(TILE_K);
+        let start = block.start / TILE_K * n_groups * TILE;
+        let of_block = start..start + n_groups * n_tiles * TILE;
+        let len = 2 * n_tiles * TILE;
+        let (high, low) = scratch.panel.as_mut_slice().split_at_mut(len);
+        let low = &mut low[..if in_parts { len } else { 0 }];
+        let accumulate = block.start > 0;
+        unpack(self.tiles, panel, block, [high, low]);
+        // SAFETY: configured by the caller; the slices carry their lengths.
+        unsafe {
+            if in_parts {
+                let b = packed.map(|part| &part[of_block.clone()]);
+                (self.tiles.multiply_parts)([high, low], b, results, accumulate);
+            } else {
+                let b = &packed[0][of_block];
+                (self.tiles.multiply)(high, b, results, accumulate, ahead);
+            }
+        }
+    }
+
+    /// The activations of the next block of K, or of the next strip, in a part for each panel.
     fn ahead<'p>(
         &self,
         block: &Range<usize>,
         packed: &'p [u16],
     ) -> impl Iterator<Item = &'p [u16]> + use<'p> {
         let row_len = self.row_len();
-        let next = if row_len <= RESIDENT_K {
-            0..0
-        } else if block.end < row_len {
+        let next = if block.end < row_len {
             block.end..row_len.min(block.end + BLOCK_K)
         } else {
             0..BLOCK_K
