@@ -163,21 +163,32 @@ fn q8_0(row: &[u8], tiles: &mut [u16]) {
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
 fn q4_k(row: &[u8], tiles: &mut [u16]) {
-    for (i, block) in as_blocks::<BlockQ4K>(row).iter().enumerate() {
-        let factors = floats(q4_k::scales_and_minima(block));
-        let table = |group: usize| {
+    let blocks = as_blocks::<BlockQ4K>(row);
+    // One block ahead, as it takes long until a scale can be loaded.
+    let factors_of = |block| floats(q4_k::scales_and_minima(block));
+    let mut next = blocks.first().map(factors_of);
+    for (i, block) in blocks.iter().enumerate() {
+        let Some(factors) = next else { return };
+        next = blocks.get(i + 1).map(factors_of);
+        let values = |group: usize| {
             let scale = everywhere(&factors[group]);
             let minimum = everywhere(&factors[8 + group]);
-            let values = _mm512_sub_ps(_mm512_mul_ps(scale, counting()), minimum);
-            rounded(values, values)
+            _mm512_sub_ps(_mm512_mul_ps(scale, counting()), minimum)
         };
         for (j, pair) in block.qs.as_chunks::<32>().0.iter().enumerate() {
-            // The table holds its values twice, so the fifth bit of a word does not matter.
             let words = _mm512_cvtepu8_epi16(load256::<0, _>(pair));
             let (even, odd) = (2 * j, 2 * j + 1);
-            put_group(tiles, 8 * i + even, look_up(table(even), words));
+            // Two tables of sixteen: that of the even group, whose codes are the low halves, is the second.
+            let table = rounded(values(odd), values(even));
+            // 16 | words & 15
+            let low = _mm512_ternarylogic_epi32::<0xF8>(
+                _mm512_set1_epi16(16),
+                words,
+                _mm512_set1_epi16(15),
+            );
+            put_group(tiles, 8 * i + even, look_up(table, low));
             let high = _mm512_srli_epi16::<4>(words);
-            put_group(tiles, 8 * i + odd, look_up(table(odd), high));
+            put_group(tiles, 8 * i + odd, look_up(table, high));
         }
     }
 }
