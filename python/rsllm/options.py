@@ -19,7 +19,7 @@ __all__ = ["OLLAMA_NAMES", "OPTIONS", "GenerateOptions", "Option", "parse_option
 MAX_TOKENS_LIMIT = 2**31 - 1  # token counts are 32-bit signed in every file format and peer
 SEED_LIMIT = 2**64 - 1
 TOP_LOGPROBS_LIMIT = 128
-MAX_DRAFT = 7  # a step verifies no more
+MAX_DRAFT = 15  # a step verifies no more
 STOP_LIMIT = 256  # stop strings are searched for at each token
 
 

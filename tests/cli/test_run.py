@@ -80,7 +80,7 @@ def test_options_reach_the_engine(rsllm_command: Run, model_file: str, core: Any
         "stop": ["a", "b"],
         "logprobs": None,
         "ignore_eos": True,
-        "max_draft": 7,
+        "max_draft": 15,
         "shift": False,
         "num_keep": 4,
         "logit_bias": [],

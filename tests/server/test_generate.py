@@ -142,7 +142,7 @@ async def test_what_has_no_effect_is_said(client: httpx2.AsyncClient) -> None:
         "unknown option 'mirostat' was ignored",
         "option 'num_gpu' has no effect: this build has no GPU backend, all runs on the CPU",
         "option 'num_batch' has no effect: the engine chooses how many tokens it computes at once",
-        "option 'draft_num_predict' 16 is more than a step verifies: 7",
+        "option 'draft_num_predict' 16 is more than a step verifies: 15",
         "context: num_ctx of the request, lowered from 99999: the model was trained for 4096",
     ]
 

@@ -15,13 +15,15 @@ const MATCH: usize = 3;
 /// Longer agreement does not make a place better.
 const BEST_MATCH: usize = 8;
 /// Longest draft.
-pub(crate) const MAX_DRAFT: usize = 7;
+pub(crate) const MAX_DRAFT: usize = 15;
 /// How far back is searched: the whole of it takes some tens of microseconds.
 const MAX_DISTANCE: usize = 32_768;
 /// Weight of the newest measurement.
 const NEWEST: f32 = 0.2;
 /// Gain in tokens a second below which a draft is not worth it.
 const LEAST_GAIN: f32 = 1.03;
+/// What is left of the cost of further rows after each time that they did not pay.
+const HOPE: f32 = 0.9;
 /// Longest pause after drafts that were wrong, in tokens.
 const LONGEST_PAUSE: u32 = 64;
 
@@ -77,7 +79,7 @@ impl Trust {
     pub(crate) fn length(
         &mut self,
         most: usize,
-        costs: &StepCosts,
+        costs: &mut StepCosts,
         n_rows: usize,
         guess_ns: f32,
     ) -> usize {
@@ -90,9 +92,10 @@ impl Trust {
         }
         let n = costs.best_draft(n_rows, most.min(MAX_DRAFT), self.hit_rate, guess_ns);
         if n == 0 {
-            // Texts change: look again later.
+            // Texts change, and costs were perhaps measured when the machine was busy: look again later.
             self.pause = LONGEST_PAUSE / 2;
             self.hit_rate = self.hit_rate.max(0.5);
+            costs.hope();
         }
         n
     }
@@ -160,7 +163,7 @@ pub(crate) struct StepCosts {
 
 impl StepCosts {
     /// Rows beyond which nothing is drafted: a pass over the weights serves so many at once.
-    pub(crate) const MOST: usize = 8;
+    pub(crate) const MOST: usize = MAX_DRAFT + 1;
     /// A guess: what a further row adds, as a share of the first.
     const GUESS: f32 = 0.15;
 
@@ -183,13 +186,32 @@ impl StepCosts {
         }
     }
 
+    /// Steps of several rows may have become cheaper: what is not tried is not measured either.
+    fn hope(&mut self) {
+        let one = self.by_rows[1];
+        for cost in &mut self.by_rows[2..] {
+            *cost = if *cost > one {
+                one + HOPE * (*cost - one)
+            } else {
+                *cost
+            };
+        }
+    }
+
+    /// Between two that are known on the line between them, so that not every number has to be tried; behind them with a guess.
     fn of(&self, n_rows: usize) -> f32 {
-        match self.by_rows[n_rows] {
-            0.0 => match self.by_rows[1] {
-                0.0 => 1.0 + Self::GUESS * (n_rows as f32 - 1.0),
-                one => one * (1.0 + Self::GUESS * (n_rows as f32 - 1.0)),
-            },
-            known => known,
+        let known = |&n: &usize| self.by_rows[n] > 0.0;
+        let one = if known(&1) { self.by_rows[1] } else { 1.0 };
+        let Some(below) = (1..=n_rows).rev().find(known) else {
+            return one * (1.0 + Self::GUESS * (n_rows as f32 - 1.0));
+        };
+        let more = (n_rows - below) as f32;
+        match (n_rows..=Self::MOST).find(known) {
+            Some(above) if above > below => {
+                let slope = (self.by_rows[above] - self.by_rows[below]) / (above - below) as f32;
+                self.by_rows[below] + slope * more
+            }
+            _ => self.by_rows[below] + Self::GUESS * one * more,
         }
     }
 
@@ -255,7 +277,7 @@ mod tests {
             trust.learn(1, 0);
             let mut pause = 0;
             while trust.pause > 0 {
-                assert_eq!(trust.length(4, &cheap(), 1, 0.0), 0);
+                assert_eq!(trust.length(4, &mut cheap(), 1, 0.0), 0);
                 pause += 1;
             }
             pauses.push(pause);
@@ -284,14 +306,36 @@ mod tests {
     }
 
     #[test]
+    fn costs_that_are_not_known_lie_between_those_that_are() {
+        let mut costs = StepCosts::new();
+        assert!(costs.of(8) > costs.of(2) && costs.of(2) > costs.of(1));
+        costs.record(1, 100);
+        costs.record(9, 500);
+        assert_eq!([1, 5, 9].map(|n| costs.of(n)), [100.0, 300.0, 500.0]);
+        assert!(costs.of(10) > 500.0);
+    }
+
+    #[test]
+    fn what_a_busy_machine_measured_is_tried_again() {
+        let mut costs = costs(|rows| if rows == 1 { 1_000 } else { 100_000 });
+        let mut trust = Trust::new();
+        let mut n_tokens = 0;
+        while trust.length(4, &mut costs, 1, 0.0) == 0 {
+            n_tokens += 1;
+            assert!(n_tokens < 3_000, "it must look again some time");
+        }
+        assert!(n_tokens > 5 * LONGEST_PAUSE, "but not soon: {n_tokens}");
+    }
+
+    #[test]
     fn guesses_that_cost_time_are_fewer_and_none_where_they_cost_too_much() {
-        let free = costs(|_| 1_000_000);
+        let mut free = costs(|_| 1_000_000);
         let few = free.best_draft(1, MAX_DRAFT, 0.7, 200_000.0);
         assert!((1..MAX_DRAFT).contains(&few), "{few}");
         assert_eq!(free.best_draft(1, MAX_DRAFT, 0.7, 800_000.0), 0);
         let mut trust = Trust::new();
-        assert_eq!(trust.length(MAX_DRAFT, &free, 1, 200_000.0), few);
-        assert_eq!(trust.length(MAX_DRAFT, &free, 1, 800_000.0), 0);
+        assert_eq!(trust.length(MAX_DRAFT, &mut free, 1, 200_000.0), few);
+        assert_eq!(trust.length(MAX_DRAFT, &mut free, 1, 800_000.0), 0);
         assert_eq!(trust.pause, LONGEST_PAUSE / 2, "it looks again later");
     }
 
@@ -316,7 +360,7 @@ mod tests {
             n_rows in 0usize..12,
             guess_ns in 0f32..1e6,
         ) {
-            let n = Trust::new().length(most, &cheap(), n_rows, guess_ns);
+            let n = Trust::new().length(most, &mut cheap(), n_rows, guess_ns);
             prop_assert!(n <= most.min(MAX_DRAFT));
             prop_assert!(n == 0 || n_rows + n <= StepCosts::MOST);
         }

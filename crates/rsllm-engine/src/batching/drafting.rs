@@ -38,7 +38,7 @@ impl<M: Forward> Worker<M> {
     /// What may follow a sequence that generates alone: what its text says, else what the draft model does.
     fn draft(&mut self, sequence: usize) -> Draft {
         let limits = self.model.limits();
-        let costs = &self.step_state.costs;
+        let costs = &mut self.step_state.costs;
         let live = &mut self.running[sequence];
         let ids = live.sequence.ids();
         let most = live
