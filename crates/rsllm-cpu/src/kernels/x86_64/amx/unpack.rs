@@ -196,8 +196,12 @@ fn q4_k(row: &[u8], tiles: &mut [u16]) {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
 fn q5_k(row: &[u8], tiles: &mut [u16]) {
     let high = _mm512_add_ps(counting(), _mm512_set1_ps(16.0));
-    for (i, block) in as_blocks::<BlockQ5K>(row).iter().enumerate() {
-        let factors = floats(q4_k::scales_and_minima(block));
+    let blocks = as_blocks::<BlockQ5K>(row);
+    let factors_of = |block| floats(q4_k::scales_and_minima(block));
+    let mut next = blocks.first().map(factors_of);
+    for (i, block) in blocks.iter().enumerate() {
+        let Some(factors) = next else { return };
+        next = blocks.get(i + 1).map(factors_of);
         let fifth = load256::<0, _>(&block.qh);
         for (group, bit) in [1, 2, 4, 8, 16, 32, 64, -128].into_iter().enumerate() {
             let scale = everywhere(&factors[group]);
@@ -262,8 +266,12 @@ fn each_eight<B: Block>(
     values: impl Fn(&B, __m512, __m512) -> __m512i,
 ) {
     let (eights, rest) = as_blocks::<B>(row).as_chunks::<8>();
+    // Eight blocks ahead, as in Q4_K.
+    let factors_of = |blocks| floats(scales(blocks));
+    let mut next = eights.first().map(factors_of);
     for (i, blocks) in eights.iter().enumerate() {
-        let factors = floats(scales(blocks));
+        let Some(factors) = next else { break };
+        next = eights.get(i + 1).map(factors_of);
         for (j, block) in blocks.iter().enumerate() {
             let (scale, minimum) = (everywhere(&factors[j]), everywhere(&factors[8 + j]));
             put_group(tiles, 8 * i + j, values(block, scale, minimum));
