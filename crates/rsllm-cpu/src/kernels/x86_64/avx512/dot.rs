@@ -17,7 +17,9 @@ use std::mem::offset_of;
 use bytemuck::Pod;
 use rsllm_quant::ActivationBlock;
 
-use super::simd::{load256, load512, prefetch_behind, store_f32, store512};
+use super::simd::{
+    load256, load512, prefetch_behind, store_f32, store_first, store_lanes, store512,
+};
 use super::sums::{four_lanes, sums_of_four};
 use super::tail::{QUARTER_LEN, Quarters, Tail, at_the_end, spread_quarter, store_quarter};
 use crate::kernels::{Dot, Prepared};
@@ -483,7 +485,7 @@ fn few_columns<U: Pod, const MINIMA: bool, const R: usize, const C: usize>(
         }
         for (r, sums) in sums.as_chunks::<C>().0.iter().enumerate().take(n_there) {
             let row = start + r / R * next_tile + r % R * next_row;
-            out[row * n_columns..][..n_wanted].copy_from_slice(&sums[..n_wanted]);
+            store_first(&mut out[row * n_columns..][..n_wanted], sums);
         }
     }
     C
@@ -573,10 +575,11 @@ fn many_columns<U: Pod, const MINIMA: bool, const C: usize>(
                 }
             }
         }
-        let mut sums = [0.0; 16];
-        store_f32(&mut sums, sums_of_four(&fours));
-        let first = if C == 8 { column % 16 } else { 0 };
-        out[..n_there].copy_from_slice(&sums[first..][..n_there]);
+        let mut sums = sums_of_four(&fours);
+        if C == 8 && column % 16 == 8 {
+            sums = _mm512_shuffle_f32x4::<0b01_00_11_10>(sums, sums);
+        }
+        store_lanes(&mut out[..n_there], sums);
     }
     C
 }

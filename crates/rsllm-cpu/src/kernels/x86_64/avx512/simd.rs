@@ -95,6 +95,29 @@ pub(in crate::kernels::x86_64) fn store_f32(dst: &mut [f32; 16], values: __m512)
     unsafe { _mm512_storeu_ps(dst.as_mut_ptr(), values) }
 }
 
+/// The first lanes, as many as `dst` is long. A copy of so few values would be a call.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn store_lanes(dst: &mut [f32], values: __m512) {
+    assert!(dst.len() <= 16, "a vector has sixteen lanes");
+    let lanes = ((1u32 << dst.len()) - 1) as u16;
+    // SAFETY: only lanes within `dst` are written.
+    unsafe { _mm512_mask_storeu_ps(dst.as_mut_ptr(), lanes, values) };
+}
+
+/// The first of up to four values, as many as `dst` is long.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn store_first<const N: usize>(dst: &mut [f32], values: &[f32; N]) {
+    const { assert!(N <= 4) };
+    match (&mut *dst, &values[..]) {
+        ([a], [x, ..]) => *a = *x,
+        ([a, b], [x, y, ..]) => (*a, *b) = (*x, *y),
+        ([a, b, c], [x, y, z, ..]) => (*a, *b, *c) = (*x, *y, *z),
+        _ => dst.copy_from_slice(values),
+    }
+}
+
 /// How far ahead of the read position weights are asked for, into L2: far enough to cover a memory latency at full bandwidth.
 const PREFETCH_BYTES: usize = 6144;
 /// And from there into L1, which holds fewer lines under way.
