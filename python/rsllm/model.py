@@ -81,6 +81,8 @@ def load(
         draft=own if draft is None else locate(draft).path,
         draft_must_fit=draft is not None,
     )
+    if located.stored is not None and located.stored.drafts and own is None:
+        model._warn("the file of its draft model is missing, so there is none")
     if located.stored is not None and (parts := located.stored.parts_beside_weights):
         model._warn(f"the store has {', '.join(parts)} for this model, which loading its file alone does not apply")
     return model

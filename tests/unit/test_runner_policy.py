@@ -353,7 +353,7 @@ INFO = {"context": 8192, "training_context": 8192, "threads": 2, "kv_type": "f16
         ({"mmap": False}, {}, {}, None),
         ({}, {}, {"draft": "a"}, "draft a instead of None"),
         ({"draft": "a"}, {"draft": {"name": "A"}}, {"draft": "a"}, None),
-        ({"draft": "a"}, {"draft": {"name": "A"}}, {"draft": "b"}, "draft b instead of"),
+        ({"draft": "a"}, {"draft": {"name": "A"}}, {"draft": "b"}, "draft b instead of a"),
         ({"draft": "a"}, {"draft": {"name": "A"}}, {}, None),
         # What was asked for and not had would not be had the next time either.
         ({"isa": "amx"}, {}, {"isa": "amx"}, None),

@@ -1,5 +1,7 @@
 //! [`rsllm_tensor::Backend`] on the CPU: checks shapes, then hands over to the operation's file.
 
+mod setup;
+
 use rsllm_quant::GgmlType;
 use rsllm_tensor::{
     Activation, AttentionParams, Backend, BackendError, GatedFfn, HeadProducts, KvLayout, LowRank,
@@ -11,7 +13,6 @@ use crate::adapters;
 use crate::attention::Attention;
 use crate::ffn;
 use crate::heads;
-use crate::isa::Isa;
 use crate::kernels::Kernels;
 use crate::kv::CpuKv;
 use crate::matmul::Matmul;
@@ -39,57 +40,6 @@ pub struct CpuBackend {
 }
 
 impl CpuBackend {
-    /// A backend of `n_threads` threads, the caller's included, with the kernels of `isa`.
-    pub fn new(isa: Isa, n_threads: usize) -> Result<Self> {
-        let unavailable = |reason| BackendError::Unavailable {
-            backend: BACKEND,
-            reason,
-        };
-        let kernels = Kernels::for_isa(isa).ok_or_else(|| {
-            unavailable(format!(
-                "this processor lacks {}",
-                isa.required_features().join(", ")
-            ))
-        })?;
-        let pool = ThreadPool::new(n_threads.max(1))
-            .map_err(|error| unavailable(format!("cannot start {n_threads} threads: {error}")))?;
-        Ok(Self {
-            kernels,
-            n_threads: pool.n_threads(),
-            pool,
-            step: StepState::default(),
-            sizes: Sizes::default(),
-            scratch: None,
-            allocator: Allocator::default(),
-        })
-    }
-
-    /// A backend of another model that computes with the same kernels on the same threads. Whoever has both uses one at a time.
-    #[must_use]
-    pub fn beside(&self) -> Self {
-        Self {
-            kernels: self.kernels,
-            pool: self.pool.clone(),
-            n_threads: self.n_threads,
-            step: StepState::default(),
-            sizes: Sizes::default(),
-            scratch: None,
-            allocator: Allocator {
-                only_plans: self.allocator.only_plans,
-                ..Allocator::default()
-            },
-        }
-    }
-
-    /// A backend that computes nothing and only counts what a model would allocate; see
-    /// [`Backend::allocated_bytes`].
-    pub fn planner(isa: Isa, n_threads: usize) -> Result<Self> {
-        let mut backend = Self::new(isa, 1)?;
-        backend.allocator.only_plans = true;
-        backend.n_threads = n_threads.max(1);
-        Ok(backend)
-    }
-
     fn products(&mut self, rows: RowSet) -> Matmul<'_> {
         Matmul {
             kernels: self.kernels,
@@ -97,16 +47,6 @@ impl CpuBackend {
             scratch: &mut prepared(self.scratch.as_mut()).matmul,
             outputs: rows == RowSet::Outputs,
         }
-    }
-
-    /// The instruction set in use.
-    pub fn isa(&self) -> Isa {
-        self.kernels.isa
-    }
-
-    /// Threads in use, the caller's included.
-    pub fn n_threads(&self) -> usize {
-        self.n_threads
     }
 }
 

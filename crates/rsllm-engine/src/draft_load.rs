@@ -33,6 +33,8 @@ pub(crate) struct DraftFile {
     file: Gguf,
     config: DecoderConfig,
     options: ModelOptions,
+    /// Tokens of its tokenizer.
+    vocab_size: usize,
 }
 
 /// A draft model but for what it follows.
@@ -40,7 +42,14 @@ pub(crate) struct ReadyDraft {
     pub(crate) model: LoadedModel,
     pub(crate) info: DraftInfo,
     /// Bytes of weights read for one token.
-    pub(crate) bytes_per_token: u64,
+    bytes_per_token: u64,
+}
+
+impl ReadyDraft {
+    /// What a token costs here, as a share of one of a model that reads so many bytes for it.
+    pub(crate) fn share_of(&self, bytes_per_token: u64) -> f32 {
+        self.bytes_per_token as f32 / bytes_per_token.max(1) as f32
+    }
 }
 
 impl DraftFile {
@@ -53,7 +62,8 @@ impl DraftFile {
         let open = || {
             let file = Gguf::open_with(path, OpenOptions::default().with_mmap(options.mmap))?;
             let config = Model::config_of(&file)?;
-            check_vocabularies(tokenizer, &Tokenizer::from_metadata(file.metadata())?)?;
+            let own = Tokenizer::from_metadata(file.metadata())?;
+            check_vocabularies(tokenizer, &own)?;
             let options = ModelOptions {
                 kv_tokens: 1,
                 kv_type: options.kv_type,
@@ -62,14 +72,15 @@ impl DraftFile {
                 max_sequences: 1,
             };
             kv_bytes(&config, &options)?;
-            Ok((file, config, options))
+            Ok((file, config, options, own.vocab_size()))
         };
-        let (file, config, options) = open().map_err(|source| failed(path, source))?;
+        let (file, config, options, vocab_size) = open().map_err(|error| failed(path, error))?;
         Ok(Self {
             path: path.to_owned(),
             file,
             config,
             options,
+            vocab_size,
         })
     }
 
@@ -102,6 +113,13 @@ impl DraftFile {
         let model = Model::load(&self.file, backend, &options)
             .map_err(|error| failed(&self.path, error.into()))?;
         let (config, file) = (&self.config, &self.file);
+        if model.vocab_size() != self.vocab_size {
+            let error = EngineError::VocabularyMismatch {
+                tokenizer: self.vocab_size,
+                model: model.vocab_size(),
+            };
+            return Err(failed(&self.path, error));
+        }
         let limits = Limits {
             n_layers: config.layers.len(),
             vocab_size: model.vocab_size(),
@@ -125,9 +143,9 @@ impl DraftFile {
     }
 }
 
-fn failed(path: &Path, source: EngineError) -> EngineError {
+fn failed(path: &Path, error: EngineError) -> EngineError {
     EngineError::Draft {
         path: path.to_owned(),
-        source: Box::new(source),
+        error: Box::new(error),
     }
 }

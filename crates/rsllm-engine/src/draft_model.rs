@@ -13,17 +13,24 @@ use crate::error::EngineError;
 use crate::forward::{Forward, Phase};
 use crate::generation::nanoseconds;
 use crate::pages::first_visible;
+use crate::prefix_cache::common_len;
 use crate::sampling::Sampler;
-use crate::speculation::{Draft, MAX_DRAFT};
+use crate::speculation::{Draft, MAX_DRAFT, Measured};
 
 /// Tokens to catch up with that count as generated; more take the prefill product.
 const FEW_ROWS: usize = MAX_DRAFT + 1;
+/// Tokens that it is behind after a guess: the one that came of it, and the last of the guess, which it has not seen.
+const USUALLY_BEHIND: usize = 2;
 /// A guess is worth another one behind it while all of them together are as likely as this.
 const LEAST_LIKELY: f32 = 0.4;
 /// Logits this far below another have no part in its probability that matters.
 const NEGLIGIBLE: f32 = 12.0;
-/// Weight of the newest measurement.
-const NEWEST: f32 = 0.2;
+/// Rows of a step that catches up with a text: whoever waits for the next token waits for them too.
+const CATCH_UP_ROWS: usize = 128;
+/// Rows of such a step that take as long as a guess, until that is measured.
+const ROWS_OF_A_GUESS: f32 = 8.0;
+/// How much of a disturbed measurement is forgotten with each token that goes without a guess.
+const FORGOTTEN: f32 = 0.01;
 /// Tokens at the start of a vocabulary that may differ: special ones, which nobody drafts.
 const MAY_DIFFER: usize = 5;
 /// Tokens that one vocabulary may have behind those of the other: rows that pad an output matrix.
@@ -42,8 +49,9 @@ pub(crate) struct DraftModel<M> {
     logits: Vec<f32>,
     /// Tokens of the large model.
     vocab_size: usize,
-    /// Nanoseconds a guess; 0 while unknown.
-    token_ns: f32,
+    /// A guess takes so long, and a row of a text to catch up with.
+    token_ns: Measured,
+    row_ns: Measured,
     /// Bytes it reads for a token, as a share of those of the large model.
     share: f32,
 }
@@ -62,18 +70,27 @@ impl<M: Forward> DraftModel<M> {
             batch: Batch::default(),
             logits: vec![f32::NEG_INFINITY; limits.vocab_size.max(vocab_size)],
             vocab_size,
-            token_ns: 0.0,
+            token_ns: Measured::default(),
+            row_ns: Measured::default(),
             share,
         }
     }
 
     /// What a guess takes, in nanoseconds, where a token of the large model takes `alone_ns`.
     pub(crate) fn token_ns(&self, alone_ns: f32) -> f32 {
-        if self.token_ns == 0.0 {
-            self.share * alone_ns
-        } else {
-            self.token_ns
-        }
+        self.token_ns.or(self.share * alone_ns)
+    }
+
+    /// No guess is made because guesses take too long: perhaps they did so only once.
+    pub(crate) fn hope(&mut self, alone_ns: f32) {
+        self.token_ns.forget(FORGOTTEN, self.share * alone_ns);
+    }
+
+    /// Whether catching up with `ids` takes less than `worth_ns`.
+    pub(crate) fn is_worth(&self, ids: &[TokenId], alone_ns: f32, worth_ns: f32) -> bool {
+        let behind = ids.len() - common_len(&self.ids, ids);
+        let row_ns = self.row_ns.or(self.token_ns(alone_ns) / ROWS_OF_A_GUESS);
+        behind <= FEW_ROWS || behind as f32 * row_ns < worth_ns
     }
 
     /// Up to `most` tokens that are likely to follow `ids`; fewer where it is not sure. None while it catches up with a long
@@ -86,30 +103,36 @@ impl<M: Forward> DraftModel<M> {
         ids: &[TokenId],
         sampler: &mut Sampler,
         most: usize,
+        alone_ns: f32,
         abort: &AtomicBool,
     ) -> Result<Draft, EngineError> {
         let mut draft = Draft::NONE;
         let limits = self.model.limits();
         let most = most.min(limits.context.saturating_sub(ids.len()));
-        if most == 0 || ids.iter().any(|&id| id as usize >= limits.vocab_size) {
-            return Ok(draft);
-        }
         self.rewind(ids);
-        let behind = ids.len() - self.ids.len();
-        if behind > limits.max_rows {
-            self.evaluate(&ids[self.ids.len()..][..limits.max_rows], abort)?;
+        let new = &ids[self.ids.len()..];
+        if most == 0 || new.iter().any(|&id| id as usize >= limits.vocab_size) {
             return Ok(draft);
         }
         let start = Instant::now();
-        self.evaluate(&ids[self.ids.len()..], abort)?;
+        let step_rows = limits.max_rows.min(CATCH_UP_ROWS);
+        if new.len() > FEW_ROWS {
+            let new = &new[..new.len().min(step_rows)];
+            self.evaluate(new, abort)?;
+            let row_ns = nanoseconds(start.elapsed()) as f32 / new.len() as f32;
+            let expected = self.token_ns(alone_ns) / ROWS_OF_A_GUESS;
+            self.row_ns.record(row_ns, expected);
+            if self.ids.len() < ids.len() {
+                return Ok(draft);
+            }
+        } else {
+            self.evaluate(new, abort)?;
+        }
         self.guess(sampler, most, &mut draft, abort)?;
-        if behind <= FEW_ROWS && !draft.ids().is_empty() {
-            let new = nanoseconds(start.elapsed()) as f32 / draft.ids().len() as f32;
-            self.token_ns = if self.token_ns == 0.0 {
-                new
-            } else {
-                self.token_ns + NEWEST * (new.min(4.0 * self.token_ns) - self.token_ns)
-            };
+        // Who has been away for a while has more to compute than a guess.
+        if new.len() <= USUALLY_BEHIND && !draft.ids().is_empty() {
+            let token_ns = nanoseconds(start.elapsed()) as f32 / draft.ids().len() as f32;
+            self.token_ns.record(token_ns, self.share * alone_ns);
         }
         Ok(draft)
     }
@@ -129,6 +152,9 @@ impl<M: Forward> DraftModel<M> {
             let Ok(id) = sampler.sample(logits) else {
                 break;
             };
+            if id as usize >= self.model.limits().vocab_size {
+                break;
+            }
             if sampler.is_greedy() {
                 all_right *= probability(logits, id);
             }
@@ -143,8 +169,7 @@ impl<M: Forward> DraftModel<M> {
 
     /// Forgets what is not the beginning of `ids`, and at least the last of them, whose logits are wanted.
     fn rewind(&mut self, ids: &[TokenId]) {
-        let both = self.ids.iter().zip(&ids[..ids.len() - 1]);
-        let n_common = both.take_while(|(a, b)| a == b).count();
+        let n_common = common_len(&self.ids, &ids[..ids.len() - 1]);
         let keep = if n_common < self.shortest {
             0
         } else {
@@ -177,10 +202,10 @@ impl<M: Forward> DraftModel<M> {
         self.batch.run(&mut self.model, |_| pages, wanted, abort)?;
         self.ids.extend_from_slice(new);
         // A draft that was wrong is taken back.
-        let shortest = end.saturating_sub(FEW_ROWS);
         if let Some(window) = self.model.window() {
-            self.shortest = shortest;
-            let visible = first_visible(shortest, Some(window));
+            // What is dropped stays so, also when the text becomes shorter.
+            self.shortest = self.shortest.max(end.saturating_sub(FEW_ROWS));
+            let visible = first_visible(self.shortest, Some(window));
             self.pages.drop_passed(self.model.pools(), visible);
         }
         Ok(())
@@ -205,10 +230,10 @@ pub(crate) fn check_vocabularies(model: &Tokenizer, draft: &Tokenizer) -> Result
         return error(format!("it has {n_draft} tokens, the model {n}"));
     }
     for id in MAY_DIFFER..n.min(n_draft) {
-        let [of_model, of_draft] = [model, draft].map(|it| it.token_bytes(id as TokenId));
+        let [of_model, of_draft] = [model, draft].map(|it| it.token_text(id as TokenId));
         if of_model != of_draft {
-            let [of_model, of_draft] =
-                [of_model, of_draft].map(|text| String::from_utf8_lossy(&text).into_owned());
+            let [of_model, of_draft] = [of_model, of_draft]
+                .map(|text| String::from_utf8_lossy(text.unwrap_or_default()).into_owned());
             return error(format!(
                 "its token {id} is {of_draft:?}, that of the model {of_model:?}"
             ));

@@ -128,12 +128,12 @@ pub enum EngineError {
         model: usize,
     },
     /// The draft model cannot be used.
-    #[error("draft model {}: {source}", .path.display())]
+    #[error("draft model {}: {error}", .path.display())]
     Draft {
         /// Its file.
         path: std::path::PathBuf,
         /// Why not.
-        source: Box<EngineError>,
+        error: Box<EngineError>,
     },
     /// The draft model has another vocabulary.
     #[error("{what}; both must have the same tokens")]
@@ -198,7 +198,7 @@ impl EngineError {
             Self::Option(error) => ErrorClass::Option { name: error.name },
             Self::Constraint { option, .. } => ErrorClass::Option { name: option },
             Self::ContextMemory { .. } => ErrorClass::Option { name: "context" },
-            Self::Draft { source, .. } => source.class(),
+            Self::Draft { error, .. } => error.class(),
             Self::DraftVocabulary { .. } => ErrorClass::Option { name: "draft" },
             Self::SavedPrefix(_) => ErrorClass::Option { name: "prefix" },
             Self::PrefixFolder { .. } => ErrorClass::Option { name: "folder" },

@@ -80,6 +80,8 @@ pub(crate) const MAX_ROWS: usize = 512;
 const MAX_OUTPUTS: usize = 64;
 /// A row of logits for each must fit a step.
 const MAX_SEQUENCES: usize = MAX_OUTPUTS;
+/// A guess that takes so much of the time of a token costs more than it brings.
+const WORTHLESS_SHARE: f32 = 0.6;
 /// Beyond any machine; a slip of the keyboard is an error, not ten thousand threads.
 const MAX_THREADS: usize = 4096;
 
@@ -87,7 +89,7 @@ const MAX_THREADS: usize = 4096;
 pub(crate) fn load(path: &Path, options: &LoadOptions) -> Result<Engine, EngineError> {
     let ready = make_ready(path, options, available_bytes(), CpuBackend::new)?;
     let draft = ready.draft.map(|draft| {
-        let share = draft.bytes_per_token as f32 / ready.info.decode_bytes_per_token.max(1) as f32;
+        let share = draft.share_of(ready.info.decode_bytes_per_token);
         DraftModel::new(draft.model, ready.info.vocab_size, share)
     });
     start_engine(ready.model, draft, ready.tokenizer, ready.file, ready.info)
@@ -150,7 +152,7 @@ fn make_ready(
         .iter()
         .map(ToString::to_string)
         .collect();
-    let draft = match &options.draft {
+    let mut draft = match &options.draft {
         Some(path) => {
             let draft = DraftFile::open(path, options, &tokenizer);
             draft_or_warning(draft, options, &mut warnings)?
@@ -169,31 +171,48 @@ fn make_ready(
     };
     // What the KV type does not allow at one length it allows at none.
     kv_bytes(&config, &model_options(1))?;
-    let choice = ContextQuery {
-        requested: options.context,
-        training_context: config.context_len,
-        kv_bytes: &|context| {
-            let own = kv_bytes(&config, &model_options(context)).unwrap_or(u64::MAX);
-            let of_draft = draft.as_ref().map_or(0, |draft| draft.kv_bytes(context));
-            own.saturating_add(of_draft)
-        },
-        free_bytes,
-        // Weights that were read instead of mapped have taken their memory already.
-        weight_bytes: if options.mmap {
-            file.file_bytes() + draft.as_ref().map_or(0, DraftFile::file_bytes)
-        } else {
-            0
-        },
-        page_len: PAGE_LEN,
-    }
-    .choose()?;
+    let choose = |draft: Option<&DraftFile>| {
+        let query = ContextQuery {
+            requested: options.context,
+            training_context: config.context_len,
+            kv_bytes: &|context| {
+                let own = kv_bytes(&config, &model_options(context)).unwrap_or(u64::MAX);
+                own.saturating_add(draft.map_or(0, |draft| draft.kv_bytes(context)))
+            },
+            free_bytes,
+            // Weights that were read instead of mapped have taken their memory already.
+            weight_bytes: if options.mmap {
+                file.file_bytes() + draft.map_or(0, DraftFile::file_bytes)
+            } else {
+                0
+            },
+            page_len: PAGE_LEN,
+        };
+        let mut choice = query.choose()?;
+        if draft.is_some() {
+            choice.reason += ", a draft model beside it";
+        }
+        Ok(choice)
+    };
+    let mut choice = match choose(draft.as_ref()) {
+        // Better without one than not at all.
+        Err(error) if draft.is_some() => {
+            draft = draft_or_warning::<DraftFile>(Err(error), options, &mut warnings)?;
+            choose(None)?
+        }
+        choice => choice?,
+    };
 
     let backend = backend(options.isa.unwrap_or_else(Isa::detect), threads)?;
     let isa = backend.isa();
     let draft = match draft {
         Some(draft) => {
             let draft = draft.load(backend.beside(), choice.context);
-            draft_or_warning(draft, options, &mut warnings)?
+            let draft = draft_or_warning(draft, options, &mut warnings)?;
+            if draft.is_none() {
+                choice = choose(None)?;
+            }
+            draft
         }
         None => None,
     };
@@ -225,6 +244,13 @@ fn make_ready(
         .collect();
     if !unused.is_empty() {
         warnings.push(format!("tensors without a use here: {}", unused.join(", ")));
+    }
+    if let Some(draft) = &draft
+        && draft.share_of(memory.weights.per_token) > WORTHLESS_SHARE
+    {
+        warnings.push(
+            "the draft model reads nearly as much as the model: its guesses cannot pay".to_owned(),
+        );
     }
     let info = EngineInfo {
         architecture: config.architecture.to_owned(),

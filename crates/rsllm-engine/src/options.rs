@@ -43,8 +43,8 @@ pub struct GenerateOptions {
     pub logprobs: Option<usize>,
     /// Never draw an end-of-generation token.
     pub ignore_eos: bool,
-    /// Most tokens to guess, from the text so far or by the draft model, and verify in one step, which changes no token; 0 = none. How many there are
-    /// each time is decided by what drafts cost and how often they come true.
+    /// Most tokens to guess, from the text so far or by the draft model, and verify in one step, which changes no token; 0 =
+    /// none. How many there are each time is decided by what drafts cost and how often they come true.
     pub max_draft: usize,
     /// What happens when the context is full. `None`: the generation ends. Else so many of the first tokens stay, the older half
     /// of the others goes, and what is left is prefilled again, as often as it takes; the figures say how often. At most three

@@ -55,6 +55,8 @@ pub(crate) enum Answers {
     Script,
     /// Each depends on all tokens before it.
     Text,
+    /// None of them ever.
+    Never,
     /// The same, but for about one in four another one.
     TextWithErrors,
     /// And on which of these were prefilled and which decoded.
@@ -138,7 +140,11 @@ impl ScriptedModel {
                 let phase = u64::from(counts_phases && *phase == Phase::Decode);
                 (hash ^ (u64::from(*id) << 1 | phase)).wrapping_mul(0x9e37_79b9_7f4a_7c15)
             });
-            let is_wrong = self.script.answers == Answers::TextWithErrors && hash >> 62 == 0;
+            let is_wrong = match self.script.answers {
+                Answers::Never => true,
+                Answers::TextWithErrors => hash >> 62 == 0,
+                _ => false,
+            };
             return byte_token((hash >> 32) as u8 % 200 + u8::from(is_wrong));
         }
         let n_decoded = seen.iter().rev();

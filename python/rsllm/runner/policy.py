@@ -307,7 +307,7 @@ def reload_reason(loaded: RunnerOptions, info: Mapping[str, Any], wanted: Runner
     asks for counts, and what was asked for before and not had would not be had now either. A context that is large
     enough will do. Who asks for none is not to suffer from somebody else's small one.
     """
-    actual = {"mmap": loaded.mmap is not False, **info}
+    actual = {**info, "mmap": loaded.mmap is not False, "draft": loaded.draft}
     for name in ("threads", "kv_type", "isa", "mmap", "draft"):
         asked = getattr(wanted, name)
         if asked is not None and asked not in (getattr(loaded, name), actual.get(name)):

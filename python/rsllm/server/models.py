@@ -122,13 +122,13 @@ class Models:
         stored = self.stored(asked)
         if stored.adapters:
             raise ApiError(400, f"{asked!r} has an adapter, and adapters are not supported yet")
-        path = weights(stored)
+        path, draft = weights(stored), stored.draft
         facts = self._facts_of(path)
         return Served(
             asked=asked,
             name=stored.name,
             path=path,
-            draft=None if stored.draft is None else str(stored.draft),
+            draft=None if draft is None else str(draft),
             stored=stored,
             facts=facts,
             parameters=stored.parameters,

@@ -188,7 +188,7 @@ impl Strip<'_, '_> {
         let next = if block.end < row_len {
             block.end..row_len.min(block.end + BLOCK_K)
         } else {
-            0..BLOCK_K
+            0..row_len.min(BLOCK_K)
         };
         let tile_of = |k: usize| k.div_ceil(TILE_K) * self.n_tokens.div_ceil(GROUP) * TILE;
         let next = &packed[tile_of(next.start)..tile_of(next.end)];

@@ -8,6 +8,9 @@ use crate::pages::{Pages, slots_for};
 use crate::speculation::{Draft, look_up};
 use crate::worker::{Worker, catch};
 
+/// What a draft model is expected to save of the time of the tokens to come, as a share: what it may take to catch up.
+const WORTH: f32 = 0.3;
+
 impl<M: Forward> Worker<M> {
     /// Adds guesses to a step of one generating sequence: what they cost is known only where nobody else is in it.
     pub(super) fn add_drafts(&mut self) {
@@ -58,6 +61,12 @@ impl<M: Forward> Worker<M> {
         let guess_ns = model.token_ns(alone_ns);
         let n = live.trust_in_model.length(most, costs, 1, guess_ns);
         if n == 0 {
+            model.hope(alone_ns);
+            return Draft::NONE;
+        }
+        // Most of it is never needed where the text soon ends.
+        let worth_ns = WORTH * alone_ns * live.sequence.room().min(limits.context) as f32;
+        if !model.is_worth(ids, alone_ns, worth_ns) {
             return Draft::NONE;
         }
         let start = Instant::now();
@@ -65,7 +74,8 @@ impl<M: Forward> Worker<M> {
         self.control.begin_step([flag].into_iter());
         let (ids, sampler) = live.sequence.ids_and_sampler();
         let abort = self.control.step_abort();
-        let draft = sampler.rehearse(|sampler| catch(|| model.propose(ids, sampler, n, abort)));
+        let draft =
+            sampler.rehearse(|sampler| catch(|| model.propose(ids, sampler, n, alone_ns, abort)));
         self.metrics.decode_ns += nanoseconds(start.elapsed());
         match draft {
             Ok(mut draft) => {

@@ -1,5 +1,5 @@
-//! The gate of an FFN between two products on tiles. Its results are rounded to the eight bits of bf16, so exponential and quotient need
-//! not be those of the other tables to the bit.
+//! The gate of an FFN between two products on tiles. Its results are rounded to the eight bits of bf16, so exponential and
+//! quotient need not be those of the other tables to the bit.
 
 use std::arch::x86_64::*;
 use std::f32::consts::LOG2_E;
@@ -38,9 +38,12 @@ fn to_tile(gate: &[f32], up: &[f32], tile: &mut [u16], exponent: impl Fn(__m512)
         "two tiles each to one"
     );
     let one = _mm512_set1_ps(1.0);
+    // Beyond these a share is 0 or 1 as well, and infinite exponents have no power.
+    let (least, most) = (_mm512_set1_ps(-126.0), _mm512_set1_ps(126.0));
     let value = |gate: &[f32; 16], up: &[f32; 16]| {
         let gate = load_f32(gate);
-        let divisor = _mm512_add_ps(exp2(exponent(gate)), one);
+        let exponent = _mm512_min_ps(_mm512_max_ps(exponent(gate), least), most);
+        let divisor = _mm512_add_ps(exp2(exponent), one);
         // Fourteen bits; those that count are eight.
         let share = _mm512_rcp14_ps(divisor);
         _mm512_mul_ps(_mm512_mul_ps(gate, share), load_f32(up))

@@ -425,7 +425,7 @@ fn few_columns<U: Pod, const MINIMA: bool, const R: usize, const C: usize>(
     } else {
         0
     };
-    let last_row = rows.len() - row_bytes;
+    let last_row = rows.len().saturating_sub(row_bytes);
     // Quarters of four rows, n_at_once / 4 apart, make a unit.
     let mut ends = [[U::zeroed(); 4]; 2];
     for first in (0..n_rows).step_by(n_at_once) {
