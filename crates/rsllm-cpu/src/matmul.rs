@@ -2,9 +2,10 @@
 //!
 //! Decode: activations are quantised once, then every weight row is dotted with all columns; weights are read once and
 //! in order. Prompt rows whose logits are wanted take the same path at the end of the model, but with the rest of the
-//! rounding as a second term: they are few, and nothing averages their errors any more. Other prompt rows (prefill): a panel of weight rows is unpacked to f32 into cache and multiplied with all tokens, whose
-//! activations were packed tokens-in-lanes. In both a (row, token) result is summed over K in one fixed order, so it
-//! does not depend on the number of tokens, threads or on the cut into panels.
+//! rounding as a second term: they are few, and nothing averages their errors any more. Other prompt rows (prefill): a panel
+//! of weight rows is unpacked to f32 into cache and multiplied with all tokens, whose activations were packed
+//! tokens-in-lanes. In both a (row, token) result is summed over K in one fixed order, so it does not depend on the number of
+//! tokens, threads or on the cut into panels.
 
 use std::ops::Range;
 

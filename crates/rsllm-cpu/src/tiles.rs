@@ -255,7 +255,8 @@ impl Matmul<'_> {
     }
 
     /// `target = down · (act(gate · x) * (up · x))` of prompt rows, down being the target's weight. `places` are the rows of the
-    /// target that tokens' results go to; without it they follow each other. With `add` they are added to what is there. For weights that [`Self::gated_tiles`] lets pass.
+    /// target that tokens' results go to; without it they follow each other. With `add` they are added to what is there. For
+    /// weights that [`Self::gated_tiles`] lets pass.
     pub(crate) fn gated_ffn_tiles(
         &mut self,
         tiles: &'static Tiles,

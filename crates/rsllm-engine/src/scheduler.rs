@@ -2,9 +2,9 @@
 //!
 //! Sequences that generate come first, a row each. What is left of the step goes to prompts, in turn: a part of one prompt, or
 //! the ends of several. Where some generate, such parts make a pass of their own, which is spread over several steps, some
-//! layers in each (see `budget.rs`); no other begins until it is done. Pages go to older sequences before younger ones: who lacks a page takes those of the youngest sequence,
-//! which starts again later from what is left of them in the prefix cache. The oldest sequence therefore always gets on, and
-//! with it, sooner or later, every other.
+//! layers in each (see `budget.rs`); no other begins until it is done. Pages go to older sequences before younger ones: who
+//! lacks a page takes those of the youngest sequence, which starts again later from what is left of them in the prefix cache.
+//! The oldest sequence therefore always gets on, and with it, sooner or later, every other.
 
 use rsllm_model::PAGE_LEN;
 

@@ -123,8 +123,8 @@ fn special_file(_: &std::fs::Metadata) -> &'static str {
 fn map_file(file: &File) -> io::Result<Mmap> {
     // SAFETY: the mapping is read-only, so this process never writes through it. Another process may change or
     // truncate the file: changed bytes are only ever read as plain integers that were validated for range at load, as
-    // weights, of which any bit pattern is valid, or as strings of bytes, the places of which were noted at load, and truncation ends the process by SIGBUS. Both are documented
-    // in the module's head, with `mmap: false` as the alternative.
+    // weights, of which any bit pattern is valid, or as strings of bytes, the places of which were noted at load, and
+    // truncation ends the process by SIGBUS. Both are documented in the module's head, with `mmap: false` as the alternative.
     unsafe { memmap2::MmapOptions::new().map(file) }
 }
 

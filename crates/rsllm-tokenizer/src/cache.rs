@@ -1,4 +1,5 @@
-//! Memory kept while one text is encoded. Words repeat: within a long text, the ids of pieces met before are copied instead of merged anew.
+//! Memory kept while one text is encoded. Words repeat: within a long text, the ids of pieces met before are copied instead
+//! of merged anew.
 
 use crate::TokenId;
 use crate::hash::hash_bytes;

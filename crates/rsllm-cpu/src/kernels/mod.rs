@@ -157,8 +157,8 @@ pub(crate) struct Tiles {
     pub(crate) scatter: Scatter,
     /// The same, added to what is there.
     pub(crate) scatter_add: Scatter,
-    /// `(gate, up, tile)`: two result tiles each, 32 rows of 16 tokens, to one right-hand tile of `act(gate) * up`. Before it is rounded to
-    /// bf16, a value is off by no more than 1e-4 of it.
+    /// `(gate, up, tile)`: two result tiles each, 32 rows of 16 tokens, to one right-hand tile of `act(gate) * up`. Before it
+    /// is rounded to bf16, a value is off by no more than 1e-4 of it.
     pub(crate) silu_gate: GateTiles,
     pub(crate) gelu_gate: GateTiles,
     /// As `multiply`, of operands in two parts of bf16, `[high, low]`: all products but that of the low parts. An empty low part

@@ -121,9 +121,9 @@ impl Strip<'_, '_> {
         self.sources[0].map_or(0, |source| source.weight.row_len)
     }
 
-    /// Each block of K of each panel. Where the activations of all blocks stay in L2, the blocks of one panel follow each other, so that
-    /// its results stay near and its weights are read in the order in which they lie; otherwise all panels meet one block before the
-    /// next.
+    /// Each block of K of each panel. Where the activations of all blocks stay in L2, the blocks of one panel follow each
+    /// other, so that its results stay near and its weights are read in the order in which they lie; otherwise all panels
+    /// meet one block before the next.
     fn multiply(&self, packed: Parts<'_>, scratch: &mut TileScratch) {
         let row_len = self.row_len();
         if are_resident(self.n_tokens, row_len) {
