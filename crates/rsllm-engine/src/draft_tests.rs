@@ -141,9 +141,9 @@ fn a_long_text_is_not_worth_following_for_a_few_tokens() {
     };
     let (engine, _, draft_steps) = scripted_pair(target(), slow);
     answer(&engine, &prompt(1, 500), drafting(12, 7));
-    // It learns from its first step what a row takes.
+    // It learns from its first steps what a row takes; without that each token would wait for 32 of them.
     let n_rows: usize = draft_steps.lock().unwrap().iter().map(|step| step.2).sum();
-    assert!(n_rows < 500, "{n_rows}");
+    assert!(n_rows <= 200, "{n_rows}");
 }
 
 #[test]
