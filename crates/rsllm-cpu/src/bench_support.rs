@@ -4,7 +4,7 @@ use bytemuck::Zeroable;
 use rsllm_quant::{ActivationBlock, ActivationFormat, GgmlType};
 
 use crate::Kernels;
-use crate::kernels::{Dot, Prepared, ToTiles};
+use crate::kernels::{Dot, Prepared, PreparedColumns, ToTiles};
 use crate::memory::{Aligned, Allocator};
 
 /// Columns of activations in the form in which weights of a type meet them.
@@ -46,7 +46,7 @@ impl Activations {
     }
 }
 
-/// Dots of all `rows` with all columns: `out` is `[n_rows, n_columns]`.
+/// Dots of all `rows` with all columns: `out` is `[n_columns, n_rows]`.
 ///
 /// # Panics
 /// If the type has no kernel or the lengths do not fit.
@@ -65,9 +65,13 @@ pub fn dot_rows(kernels: &Kernels, ty: GgmlType, rows: &[u8], x: &Activations, o
                 x.n_columns * x.row_len.div_ceil(ActivationBlock::LEN),
                 "quantised for this type"
             );
-            let mut prepared = vec![Prepared::zeroed(); x.blocks.len() + Prepared::SPARE];
+            let room = Prepared::room(x.n_columns, x.blocks.len() / x.n_columns);
+            let prepared = PreparedColumns {
+                units: &mut vec![Prepared::zeroed(); room],
+                are_filled: false,
+            };
             // SAFETY: `Kernels::for_isa` gives tables this machine can run; the lengths are checked above.
-            unsafe { dot(rows, row_bytes, &x.blocks, x.n_columns, out, &mut prepared) };
+            unsafe { dot(rows, row_bytes, &x.blocks, x.n_columns, out, prepared) };
         }
         // SAFETY: as above; `Activations::new` checked the length of the values.
         Dot::F32(dot) => unsafe { dot(rows, row_bytes, &x.values, x.n_columns, out) },

@@ -9,10 +9,10 @@
 
 use std::ops::Range;
 
-use rsllm_quant::{ActivationBlock, dequantize_activations};
+use rsllm_quant::{ActivationBlock, GgmlType, dequantize_activations};
 use rsllm_tensor::{BackendError, Op};
 
-use crate::kernels::{Dot, Kernels, Prepared, Tiles};
+use crate::kernels::{Dot, Kernels, Prepared, PreparedColumns, Tiles};
 use crate::memory::{Aligned, Allocator};
 pub(crate) use crate::pieces::{Pieces, Vec4};
 use crate::threads::{SharedSlice, ThreadPool, WorkerPanicked};
@@ -34,7 +34,7 @@ const STREAMED_PIECE_BYTES: Range<usize> = 16 * 1024..1024 * 1024;
 const FEW_COLUMNS: usize = 4;
 /// Most rows of a piece.
 const MAX_DOT_ROWS: usize = 4096;
-/// Rows whose results are written together, as [`put_columns`] does; threads share out that many at a time.
+/// Rows whose sums kernels complete together; threads share out that many at a time.
 const SQUARE: usize = 16;
 
 /// Values that a thread quantises at a time.
@@ -79,6 +79,8 @@ pub(crate) struct MatmulScratch {
     pub(crate) packed: Aligned<f32>,
     /// Per thread: unpacked panel, then accumulators.
     threads: Vec<ThreadScratch>,
+    /// Products of decode rows so far.
+    n_products: u64,
     /// For the product on tiles; empty without a tile unit.
     pub(crate) tile_packed: Aligned<u16>,
     pub(crate) tiles: Vec<TileScratch>,
@@ -88,8 +90,17 @@ struct ThreadScratch {
     panel: Aligned<f32>,
     accumulators: Aligned<f32>,
     columns: Aligned<f32>,
-    /// Activations as the dot kernels want them.
+    /// Activations as the dot kernels want them, and which those are.
     prepared: Aligned<Prepared>,
+    prepared_for: Option<PreparedFor>,
+}
+
+/// The first columns of a product for weights of a type; their rows are as long in all of the product.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct PreparedFor {
+    product: u64,
+    first: usize,
+    ty: GgmlType,
 }
 
 impl MatmulScratch {
@@ -119,8 +130,9 @@ impl MatmulScratch {
                     prepared: Aligned::new(
                         allocator,
                         "prepared activations",
-                        MAX_DOT_COLUMNS * max_row_len.div_ceil(256) + Prepared::SPARE,
+                        Prepared::room(MAX_DOT_COLUMNS, max_row_len.div_ceil(256)),
                     )?,
+                    prepared_for: None,
                 })
             })
             .collect::<Result<_, BackendError>>()?;
@@ -133,6 +145,7 @@ impl MatmulScratch {
             rest: Aligned::new(allocator, "rest of a row", max_row_len)?,
             packed: Aligned::new(allocator, "packed activations", padded_rows * max_row_len)?,
             threads,
+            n_products: 0,
             tile_packed: Aligned::new(
                 allocator,
                 "packed activations",
@@ -277,7 +290,6 @@ impl Matmul<'_> {
         columns: Range<usize>,
         terms: usize,
     ) -> Result<(), WorkerPanicked> {
-        let kernels = self.kernels;
         let row_len = targets[0].weight.row_len;
         if targets.iter().any(|t| matches!(t.weight.dot, Dot::Int8(_))) {
             self.quantize(x, row_len, terms)?;
@@ -302,6 +314,8 @@ impl Matmul<'_> {
         // The scratch for several columns holds MAX_DOT_ROWS rows.
         let piece_sizes = piece_bytes.map(|bytes| (bytes / row_bytes).min(MAX_DOT_ROWS) / SQUARE);
         let squares = Pieces::with_rows(targets, SQUARE);
+        self.scratch.n_products += 1;
+        let product = self.scratch.n_products;
         let outputs = targets.iter_mut().map(Output::new).collect::<Vec4<_>>();
         let threads = SharedSlice::new(&mut self.scratch.threads);
         self.pool
@@ -311,15 +325,8 @@ impl Matmul<'_> {
                 while !range.is_empty() {
                     let (target, rows, rest) = squares.first_of(range);
                     range = rest;
-                    dot_piece(
-                        kernels,
-                        outputs.get(target),
-                        rows,
-                        x,
-                        blocks,
-                        columns.clone(),
-                        scratch,
-                    );
+                    let output = outputs.get(target);
+                    dot_piece(product, output, rows, x, blocks, columns.clone(), scratch);
                 }
             })
     }
@@ -405,9 +412,9 @@ enum Path {
     Floats,
 }
 
-/// Dots of weight rows `rows` with all columns, in groups. Where `blocks` hold two terms, the second is added.
+/// Dots of weight rows `rows` with all columns of a product, in groups. Where `blocks` hold two terms, the second is added.
 fn dot_piece(
-    kernels: &Kernels,
+    product: u64,
     output: &Output<'_>,
     rows: Range<usize>,
     x: &[f32],
@@ -428,18 +435,23 @@ fn dot_piece(
         let n = MAX_DOT_COLUMNS.min(n_dots - first);
         let dots = &mut scratch.columns.as_mut_slice()[..rows.len() * n];
         match weight.dot {
-            // SAFETY: the kernel belongs to an instruction set this machine has; `packed` holds whole rows, `dots` one
-            // value a row and column, and the columns are `row_len` values each, rounded up to whole blocks.
-            Dot::Int8(dot) => unsafe {
-                dot(
-                    packed,
-                    weight.row_bytes,
-                    &blocks[first * row_blocks..(first + n) * row_blocks],
-                    n,
-                    dots,
-                    &mut scratch.prepared.as_mut_slice()[..n * row_blocks + Prepared::SPARE],
-                );
-            },
+            Dot::Int8(dot) => {
+                let room = Prepared::room(n, row_blocks);
+                let wanted = Some(PreparedFor {
+                    product,
+                    first,
+                    ty: weight.ty,
+                });
+                let prepared = PreparedColumns {
+                    units: &mut scratch.prepared.as_mut_slice()[..room],
+                    are_filled: scratch.prepared_for == wanted,
+                };
+                let x = &blocks[first * row_blocks..(first + n) * row_blocks];
+                // SAFETY: the kernel belongs to an instruction set this machine has; `packed` holds whole rows, `dots` one value
+                // a row and column, and the columns are `row_len` values each, rounded up to whole blocks.
+                unsafe { dot(packed, weight.row_bytes, x, n, dots, prepared) };
+                scratch.prepared_for = wanted;
+            }
             // SAFETY: as above, with columns of exactly `row_len` values.
             Dot::F32(dot) => unsafe {
                 dot(
@@ -451,55 +463,21 @@ fn dot_piece(
                 );
             },
         }
-        let put = |column: usize, row: usize, values: &[f32]| {
-            let start = (columns.start + (first + column) % columns.len()) * weight.n_rows + row;
+        for (column, dots) in (first..).zip(dots.chunks_exact(rows.len())) {
+            let start = (columns.start + column % columns.len()) * weight.n_rows + rows.start;
             // SAFETY: pieces cover disjoint rows of a destination, so these ranges are disjoint.
-            let dst = unsafe { output.dst.range(start..start + values.len()) };
-            if first + column >= columns.len() {
-                dst.iter_mut().zip(values).for_each(|(y, dot)| *y += dot);
+            let dst = unsafe { output.dst.range(start..start + rows.len()) };
+            if column >= columns.len() {
+                dst.iter_mut().zip(dots).for_each(|(y, dot)| *y += dot);
             } else if let Some(bias) = output.bias {
-                for ((y, dot), bias) in dst.iter_mut().zip(values).zip(&bias[row..]) {
+                for ((y, dot), bias) in dst.iter_mut().zip(dots).zip(&bias[rows.clone()]) {
                     *y = dot + bias;
                 }
             } else {
-                match (<&mut [f32; 16]>::try_from(&mut *dst), values.try_into()) {
-                    (Ok(dst), Ok(values)) => *dst = values,
-                    _ => dst.copy_from_slice(values),
-                }
+                dst.copy_from_slice(dots);
             }
-        };
-        if n == 1 {
-            put(0, rows.start, dots);
-        } else {
-            put_columns(kernels, dots, n, rows.start, put);
         }
         first += n;
-    }
-}
-
-/// Calls `put` with column, first row and results of up to sixteen rows, for results `[row][column]` of which the first are of
-/// row `first_row`.
-fn put_columns(
-    kernels: &Kernels,
-    dots: &[f32],
-    n_columns: usize,
-    first_row: usize,
-    put: impl Fn(usize, usize, &[f32]),
-) {
-    let mut square = [[0.0; 16]; 16];
-    for (i, rows) in dots.chunks(16 * n_columns).enumerate() {
-        let n_rows = rows.len() / n_columns;
-        for (dst, row) in square.iter_mut().zip(rows.chunks_exact(n_columns)) {
-            match <&[f32; 16]>::try_from(row) {
-                Ok(row) => *dst = *row,
-                Err(_) => dst[..n_columns].copy_from_slice(row),
-            }
-        }
-        // SAFETY: the table belongs to an instruction set this machine has.
-        unsafe { (kernels.elementwise.transpose)(&mut square) };
-        for (column, values) in square.iter().take(n_columns).enumerate() {
-            put(column, first_row + 16 * i, &values[..n_rows]);
-        }
     }
 }
 

@@ -157,7 +157,7 @@ impl Reader<'_> {
             let n = run.len;
             let scores = &mut scratch.decode_scores.as_mut_slice()[..n * group];
             let unpacked = &mut scratch.page.as_mut_slice()[..n * head_dim];
-            self.scores(k, v, q, scores, unpacked, scratch.scores.as_mut_slice());
+            self.scores(k, v, q, scores, unpacked);
             for (g, scores) in scores.chunks_exact_mut(n).enumerate() {
                 // SAFETY: an instruction set of this machine; slices carry their lengths.
                 unsafe {
@@ -197,16 +197,8 @@ impl Reader<'_> {
         &store.as_slice()[run.start..][..run.len * self.kv.layout.row_bytes()]
     }
 
-    /// `scores` `[group, n]`; `next` is read after `k`; `unpacked` `[n, head_dim]` and `dots` are scratch.
-    fn scores(
-        &self,
-        k: &[u8],
-        next: &[u8],
-        q: &[f32],
-        scores: &mut [f32],
-        unpacked: &mut [f32],
-        dots: &mut [f32],
-    ) {
+    /// `scores` `[group, n]`; `next` is read after `k`; `unpacked` `[n, head_dim]` is scratch.
+    fn scores(&self, k: &[u8], next: &[u8], q: &[f32], scores: &mut [f32], unpacked: &mut [f32]) {
         let head_dim = self.kv.layout.head_dim;
         let group = q.len() / head_dim;
         if let Some(attend) = self.kv_kernels.attend {
@@ -228,24 +220,9 @@ impl Reader<'_> {
             (rows, self.kv_kernels.dot_f32)
         };
         let n = scores.len() / group;
-        let row_bytes = rows.len() / n;
-        // A wide group goes in parts, because the scratch is as wide as the lanes of a prefill block.
-        let at_once = (dots.len() / n).min(group);
-        for (q, scores) in q
-            .chunks(at_once * head_dim)
-            .zip(scores.chunks_mut(at_once * n))
-        {
-            let group = q.len() / head_dim;
-            let dots = &mut dots[..n * group];
-            // SAFETY: an instruction set of this machine; `rows` holds `n` rows of `head_dim` values, `q` `group` columns of as
-            // many, `dots` one value each.
-            unsafe { dot(rows, row_bytes, q, group, dots) };
-            for (g, scores) in scores.chunks_exact_mut(n).enumerate() {
-                for (score, dots) in scores.iter_mut().zip(dots.chunks_exact(group)) {
-                    *score = dots[g];
-                }
-            }
-        }
+        // SAFETY: an instruction set of this machine; `rows` holds `n` rows of `head_dim` values, `q` `group` columns of as many,
+        // `scores` one value each.
+        unsafe { dot(rows, rows.len() / n, q, group, scores) };
     }
 
     /// `acc` `[group, head_dim]` plus the rows of `v` weighted with `weights` `[group, n]`; `next` is read after `v`.

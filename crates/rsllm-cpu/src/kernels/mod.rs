@@ -20,19 +20,25 @@ use elementwise::Elementwise;
 /// Fused dots of packed weight rows with int8 activations, for decode.
 ///
 /// `(rows, row_bytes, x, n_columns, out)`: `rows` holds whole rows of `row_bytes`; `x` holds `n_columns` quantised
-/// activation rows behind each other, each of `x.len() / n_columns` blocks; `out` is `[n_rows, n_columns]`,
+/// activation rows behind each other, each of `x.len() / n_columns` blocks; `out` is `[n_columns, n_rows]`,
 /// overwritten. A column's result does not depend on `n_columns` nor on which rows share the call.
 ///
 /// # Safety
 /// The processor has the features of the table the kernel is in, and the lengths agree:
 /// `rows.len() == n_rows * row_bytes`, `out.len() == n_rows * n_columns`, `x.len()` is a multiple of `n_columns`, a
-/// row's values fit in `256 * x.len() / n_columns`, and the last argument, scratch of the kernel, is longer than `x` by
-/// [`Prepared::SPARE`]. `bench_support::dot_rows` shows how to check both.
+/// row's values fit in `256 * x.len() / n_columns`, and the last argument, scratch of the kernel, has room for
+/// [`Prepared::room`]. `bench_support::dot_rows` shows how to check both.
 pub(crate) type DotRows =
-    unsafe fn(&[u8], usize, &[ActivationBlock], usize, &mut [f32], &mut [Prepared]);
+    unsafe fn(&[u8], usize, &[ActivationBlock], usize, &mut [f32], PreparedColumns<'_>);
 
-/// 256 activations in the order in which a kernel unpacks weights, with what it multiplies per lane of a vector. Made once
-/// a call for all its rows, in scratch of the caller's, because the token loop must not allocate.
+/// The columns of a call as its kernel wants them, in scratch of the caller's, because the token loop must not allocate.
+pub(crate) struct PreparedColumns<'a> {
+    pub(crate) units: &'a mut [Prepared],
+    /// The same kernel has filled them for the same columns and rows of the same length, and nobody has written to them since.
+    pub(crate) are_filled: bool,
+}
+
+/// 256 activations in the order in which a kernel unpacks weights, with what it multiplies per lane of a vector.
 #[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
 #[repr(C, align(64))]
 pub(crate) struct Prepared {
@@ -46,9 +52,11 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
-    /// What the scratch of a dot has beyond its columns, so that the last of them may be computed together with others that are
-    /// not there.
-    pub(crate) const SPARE: usize = 16;
+    /// Scratch of a dot with `n_columns` columns of `n_blocks` blocks: the ends of rows take up to two units a column instead of
+    /// one, and the last columns may be computed together with others that are not there.
+    pub(crate) const fn room(n_columns: usize, n_blocks: usize) -> usize {
+        n_columns * (n_blocks + 1) + 16
+    }
 }
 
 /// Dots of F32, F16 or BF16 weight rows with f32 activations, for decode: as [`DotRows`] with `x`

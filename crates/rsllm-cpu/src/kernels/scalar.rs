@@ -58,11 +58,12 @@ fn dot(
     out: &mut [f32],
 ) {
     let column_blocks = x.len() / n_columns;
-    for (row, out) in rows
-        .chunks_exact(row_bytes)
-        .zip(out.chunks_exact_mut(n_columns))
+    let n_rows = out.len() / n_columns;
+    for (column, out) in x
+        .chunks_exact(column_blocks)
+        .zip(out.chunks_exact_mut(n_rows))
     {
-        for (column, y) in x.chunks_exact(column_blocks).zip(out) {
+        for (row, y) in rows.chunks_exact(row_bytes).zip(out) {
             *y = vec_dot(ty, row, column);
         }
     }
@@ -77,11 +78,9 @@ fn dot_f32(
     out: &mut [f32],
 ) {
     let row_len = x.len() / n_columns;
-    for (row, out) in rows
-        .chunks_exact(row_bytes)
-        .zip(out.chunks_exact_mut(n_columns))
-    {
-        for (column, y) in x.chunks_exact(row_len).zip(out) {
+    let n_rows = out.len() / n_columns;
+    for (column, out) in x.chunks_exact(row_len).zip(out.chunks_exact_mut(n_rows)) {
+        for (row, y) in rows.chunks_exact(row_bytes).zip(out) {
             *y = vec_dot_f32(ty, row, column);
         }
     }

@@ -24,7 +24,7 @@ pub(super) struct Call<'a> {
     /// `[n_columns, blocks of a row]`.
     pub(super) x: &'a [ActivationBlock],
     pub(super) n_columns: usize,
-    /// `[n_rows, n_columns]`.
+    /// `[n_columns, n_rows]`.
     pub(super) out: &'a mut [f32],
 }
 
@@ -153,24 +153,21 @@ pub(super) fn dot_rows<U: Pod>(
     );
     if row_bytes < size_of::<U>() {
         // Blocks that are missing count as zero, as do the groups of activations there.
-        for (row, out) in rows
-            .chunks_exact(row_bytes)
-            .zip(out.chunks_exact_mut(n_columns))
-        {
+        for (r, row) in rows.chunks_exact(row_bytes).enumerate() {
             let mut unit = U::zeroed();
             bytemuck::bytes_of_mut(&mut unit)[..row_bytes].copy_from_slice(row);
             let rows = bytemuck::bytes_of(&unit);
-            dot_rows(
-                Call {
+            for (c, x) in x.chunks_exact(column_blocks).enumerate() {
+                let out = &mut out[c * n_rows + r..][..1];
+                let call = Call {
                     rows,
                     row_bytes: rows.len(),
                     x,
-                    n_columns,
+                    n_columns: 1,
                     out,
-                },
-                load,
-                step,
-            );
+                };
+                dot_rows(call, load, step);
+            }
         }
         return;
     }
@@ -182,7 +179,7 @@ pub(super) fn dot_rows<U: Pod>(
             row_bytes,
             x,
             n_columns,
-            out: &mut out[c..],
+            out: &mut out[c * n_rows..],
         };
         match n_columns - c {
             1 => {
@@ -202,7 +199,7 @@ pub(super) fn dot_rows<U: Pod>(
     }
 }
 
-/// All rows times `C` columns. The results are the first `C` of each row of `call.out`.
+/// All rows times `C` columns. The results are the first `C` columns of `call.out`.
 #[inline(never)]
 #[target_feature(enable = "avx2,fma,f16c")]
 #[expect(
@@ -218,10 +215,10 @@ fn dot_columns<U: Pod, const C: usize>(
     let Call {
         rows,
         row_bytes,
-        n_columns,
         out,
         ..
     } = call;
+    let n_rows = rows.len() / row_bytes;
     let n_whole = row_bytes / size_of::<U>();
     let n_units = row_bytes.div_ceil(size_of::<U>());
     // The last unit of a row ends with it; if it begins within the one before, those activations count as zero.
@@ -234,7 +231,7 @@ fn dot_columns<U: Pod, const C: usize>(
             last[c] = at_the_end(&x[c][n_whole], n_values);
         }
     }
-    for (row, out) in rows.chunks_exact(row_bytes).zip(out.chunks_mut(n_columns)) {
+    for (r, row) in rows.chunks_exact(row_bytes).enumerate() {
         let mut sums = [[_mm256_setzero_ps(); 2]; C];
         for i in 0..n_units {
             let start = (i * size_of::<U>()).min(row_bytes - size_of::<U>());
@@ -246,8 +243,8 @@ fn dot_columns<U: Pod, const C: usize>(
                 sums[c] = step(&weights, x, sums[c]);
             }
         }
-        for (out, [even, odd]) in out.iter_mut().zip(sums) {
-            *out = horizontal_sum(_mm256_add_ps(even, odd));
+        for (c, [even, odd]) in sums.into_iter().enumerate() {
+            out[c * n_rows + r] = horizontal_sum(_mm256_add_ps(even, odd));
         }
     }
 }

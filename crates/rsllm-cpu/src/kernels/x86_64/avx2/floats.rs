@@ -74,19 +74,17 @@ fn dot_rows<const BYTES: usize>(
         return;
     }
     let column = |c: usize| &x[c * row_len..][..row_len];
-    for (row, out) in rows
-        .chunks_exact(row_bytes)
-        .zip(out.chunks_exact_mut(n_columns))
-    {
-        // Eight of the sixteen registers are accumulators.
-        let (twos, rest) = out.as_chunks_mut::<2>();
+    for (r, row) in rows.chunks_exact(row_bytes).enumerate() {
         let mut c = 0;
-        for out in twos {
-            *out = dot(row, [column(c), column(c + 1)], load);
+        // Eight of the sixteen registers are accumulators.
+        while c + 1 < n_columns {
+            let [first, second] = dot(row, [column(c), column(c + 1)], load);
+            out[c * n_rows + r] = first;
+            out[(c + 1) * n_rows + r] = second;
             c += 2;
         }
-        for out in rest {
-            [*out] = dot(row, [column(c)], load);
+        if c < n_columns {
+            [out[c * n_rows + r]] = dot(row, [column(c)], load);
         }
     }
 }

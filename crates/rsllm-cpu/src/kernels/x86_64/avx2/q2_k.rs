@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use rsllm_quant::{ActivationBlock, BlockQ2K};
 
-use crate::kernels::Prepared;
+use crate::kernels::PreparedColumns;
 
 use super::dot::{Call, Sums, Weights, add_groups, dot_rows, lanes_of_group, quants, run_factors};
 use super::q6_k::{scale_sixteen, spread_sixteen};
@@ -18,7 +18,7 @@ pub(super) fn dot(
     x: &[ActivationBlock],
     n_columns: usize,
     out: &mut [f32],
-    _: &mut [Prepared],
+    _: PreparedColumns<'_>,
 ) {
     let call = Call {
         rows,

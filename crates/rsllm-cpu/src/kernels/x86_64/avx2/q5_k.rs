@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use rsllm_quant::{ActivationBlock, BlockQ5K};
 
-use crate::kernels::Prepared;
+use crate::kernels::PreparedColumns;
 
 use super::dot::{Call, Weights, add_groups_and_minima, dot_rows, ones};
 use super::q4_k::{nibbles, scales_and_minima};
@@ -18,7 +18,7 @@ pub(super) fn dot(
     x: &[ActivationBlock],
     n_columns: usize,
     out: &mut [f32],
-    _: &mut [Prepared],
+    _: PreparedColumns<'_>,
 ) {
     let call = Call {
         rows,

@@ -4,7 +4,7 @@ use std::arch::x86_64::*;
 
 use rsllm_quant::{ActivationBlock, BlockQ8_0};
 
-use crate::kernels::Prepared;
+use crate::kernels::PreparedColumns;
 
 use super::dot::{Call, Weights, add_groups, dot_rows, ones};
 use super::simd::{load256, widen_halves};
@@ -17,7 +17,7 @@ pub(super) fn dot(
     x: &[ActivationBlock],
     n_columns: usize,
     out: &mut [f32],
-    _: &mut [Prepared],
+    _: PreparedColumns<'_>,
 ) {
     let call = Call {
         rows,

@@ -17,12 +17,10 @@ use std::mem::offset_of;
 use bytemuck::Pod;
 use rsllm_quant::ActivationBlock;
 
-use super::simd::{
-    load256, load512, prefetch_behind, store_f32, store_first, store_lanes, store512,
-};
+use super::simd::{load_f32, load256, load512, prefetch_behind, store_f32, store_lanes, store512};
 use super::sums::{four_lanes, sums_of_four};
-use super::tail::{QUARTER_LEN, Quarters, Tail, at_the_end, spread_quarter, store_quarter};
-use crate::kernels::{Dot, Prepared};
+use super::tail::{self, QUARTER_LEN, Quarters, at_the_end, spread_quarter};
+use crate::kernels::{Dot, Prepared, PreparedColumns};
 
 /// The arguments of a `DotRows` kernel.
 pub(super) struct Call<'a> {
@@ -32,10 +30,9 @@ pub(super) struct Call<'a> {
     /// `[n_columns, blocks of a row]`.
     pub(super) x: &'a [ActivationBlock],
     pub(super) n_columns: usize,
-    /// `[n_rows, n_columns]`.
+    /// `[n_columns, n_rows]`.
     pub(super) out: &'a mut [f32],
-    /// Longer than `x` by [`Prepared::SPARE`].
-    pub(super) prepared: &'a mut [Prepared],
+    pub(super) prepared: PreparedColumns<'a>,
 }
 
 /// 256 weights as integers and float scales: value = scale · (byte - offset) + minimum, the offset being the format's.
@@ -247,13 +244,11 @@ pub(super) fn unit_sums<const MINIMA: bool>(w: &Weights, x: &Prepared) -> (__m51
     (sums, scales)
 }
 
-/// Runs a kernel over all rows and columns. `U` is the unit; `load` and `prepare` agree on an order, whose `quarters` are for
-/// formats whose rows may end within a unit.
+/// Runs a kernel over all rows and columns. `U` is the unit; `load` and `prepare` agree on an `ORDER`, one of [`tail::Order`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(super) fn dot_rows<U: Pod, const MINIMA: bool>(
+pub(super) fn dot_rows<U: Pod, const MINIMA: bool, const ORDER: bool>(
     call: Call<'_>,
-    quarters: &Quarters,
     prepare: impl Fn(&ActivationBlock) -> Activations + Copy,
     load: impl Fn(&U) -> Weights + Copy,
 ) {
@@ -263,7 +258,7 @@ pub(super) fn dot_rows<U: Pod, const MINIMA: bool>(
         x,
         n_columns,
         out,
-        prepared,
+        prepared: PreparedColumns { units, are_filled },
     } = call;
     let n_rows = rows.len() / row_bytes;
     let column_blocks = x.len() / n_columns;
@@ -273,28 +268,30 @@ pub(super) fn dot_rows<U: Pod, const MINIMA: bool>(
     );
     assert!(
         x.len() == n_columns * column_blocks
-            && prepared.len() >= x.len() + Prepared::SPARE
+            && units.len() >= Prepared::room(n_columns, column_blocks)
             && row_bytes <= column_blocks * size_of::<U>(),
         "whole columns"
     );
     if row_bytes < size_of::<U>() {
         // Blocks that are missing count as zero, as do the groups of activations there.
-        for (row, out) in rows
-            .chunks_exact(row_bytes)
-            .zip(out.chunks_exact_mut(n_columns))
-        {
+        for (r, row) in rows.chunks_exact(row_bytes).enumerate() {
             let mut unit = U::zeroed();
             bytemuck::bytes_of_mut(&mut unit)[..row_bytes].copy_from_slice(row);
             let rows = bytemuck::bytes_of(&unit);
-            let call = Call {
-                rows,
-                row_bytes: rows.len(),
-                x,
-                n_columns,
-                out,
-                prepared,
-            };
-            dot_rows::<U, MINIMA>(call, quarters, prepare, load);
+            for (c, x) in x.chunks_exact(column_blocks).enumerate() {
+                let call = Call {
+                    rows,
+                    row_bytes: rows.len(),
+                    x,
+                    n_columns: 1,
+                    out: &mut out[c * n_rows + r..][..1],
+                    prepared: PreparedColumns {
+                        units,
+                        are_filled: false,
+                    },
+                };
+                dot_rows::<U, MINIMA, ORDER>(call, prepare, load);
+            }
         }
         return;
     }
@@ -306,56 +303,48 @@ pub(super) fn dot_rows<U: Pod, const MINIMA: bool>(
         _ => 0,
     };
     let n_units = n_whole + usize::from(n_rest > 0 && n_quarters == 0);
-    // `[unit][column]`, so that the columns of a unit lie behind each other.
-    let n_prepared = n_units * n_columns;
-    let (units, rest) = prepared.split_at_mut(n_prepared);
-    let tail = Tail {
-        quarters: &quarters.of[4 - n_quarters..],
-        order: &quarters.order,
-    };
-    for (c, x) in x.chunks_exact(column_blocks).enumerate() {
-        for (i, x) in x[..n_whole].iter().enumerate() {
-            prepare(x).store(&mut units[i * n_columns + c]);
-        }
-        if n_rest > 0 {
-            // The last unit of a row ends with it; it begins within the one before, whose activations count as zero.
-            let last = prepare(&at_the_end(&x[n_whole], n_rest));
-            if n_quarters == 0 {
-                last.store(&mut units[n_whole * n_columns + c]);
+    if !are_filled {
+        let quarters = &Quarters::of(ORDER).of[4 - n_quarters..];
+        let (units, rest) = units.split_at_mut(n_units * n_columns);
+        for (c, x) in x.chunks_exact(column_blocks).enumerate() {
+            for (i, x) in x[..n_whole].iter().enumerate() {
+                prepare(x).store(&mut units[i * n_columns + c]);
             }
-            for (k, quarter) in tail.quarters.iter().enumerate() {
-                if n_columns < Tail::SHARED {
+            if n_rest > 0 {
+                // The last unit of a row ends with it; it begins within the one before, whose activations count as zero.
+                let last = prepare(&at_the_end(&x[n_whole], n_rest));
+                if n_quarters == 0 {
+                    last.store(&mut units[n_whole * n_columns + c]);
+                }
+                for (k, quarter) in quarters.iter().enumerate() {
                     spread_quarter(&last, quarter, &mut rest[k * n_columns + c]);
-                } else {
-                    let (at, place) = tail.place(c, k);
-                    store_quarter(&last, quarter, &mut rest[at], place);
                 }
             }
         }
     }
-    let (units, rest) = (&*prepared, &prepared[n_prepared..]);
+    let (units, rest) = (&*units, &units[n_units * n_columns..]);
     let mut c = 0;
     while c < n_columns {
         let part = Part {
             rows,
             row_bytes,
             n_columns,
-            column: c,
+            n_there: n_columns - c,
             units: &units[c..],
             n_units,
-            tail,
-            rest,
-            out: &mut out[c..],
+            rest: &rest[c..],
+            n_quarters,
         };
+        let out = &mut out[c * n_rows..];
         // Columns that are not there take less time than another unpacking.
         c += match n_columns {
-            1 => few_columns::<U, MINIMA, 4, 1>(part, load),
-            2 => few_columns::<U, MINIMA, 2, 2>(part, load),
-            ..Tail::SHARED => few_columns::<U, MINIMA, 2, 4>(part, load),
+            1 => few_columns::<U, MINIMA, ORDER, 4, 1>(&part, out, load),
+            2 => few_columns::<U, MINIMA, ORDER, 2, 2>(&part, out, load),
+            3 | 4 => few_columns::<U, MINIMA, ORDER, 2, 4>(&part, out, load),
             _ if n_columns - c > 8 && n_units <= WIDE_UNITS => {
-                many_columns::<U, MINIMA, 16>(part, load)
+                many_columns::<U, MINIMA, ORDER, 16>(&part, out, load)
             }
-            _ => many_columns::<U, MINIMA, 8>(part, load),
+            _ => many_columns::<U, MINIMA, ORDER, 8>(&part, out, load),
         };
     }
 }
@@ -382,51 +371,60 @@ const WIDE_UNITS: usize = 6;
 /// system brings more at a time then. But each such stream begins with a wait.
 const STREAMED_BYTES: usize = 128 * 1024;
 
-/// Rows, and where the results of some columns go: the first of each `n_columns`.
+/// Rows, and where the results of some columns go.
 struct Part<'a> {
     rows: &'a [u8],
     row_bytes: usize,
     n_columns: usize,
-    /// The first of the columns.
-    column: usize,
+    /// Columns from the first of the part on.
+    n_there: usize,
     /// From it on: unit `i` of column `c` at `i * n_columns + c`. What is read of columns that are not there are any bits.
     units: &'a [Prepared],
     n_units: usize,
-    tail: Tail<'a>,
-    /// Quarter `k` of the end of column `c`, at `k * n_columns + c` where columns are few, and else where [`Tail::place`] says.
+    /// Quarter `k` of the end of column `c`, at `k * n_columns + c`.
     rest: &'a [Prepared],
-    out: &'a mut [f32],
+    n_quarters: usize,
+}
+
+impl<'a> Part<'a> {
+    fn n_rows(&self) -> usize {
+        self.rows.len() / self.row_bytes
+    }
+
+    /// A row, or the last one in place of those behind it.
+    fn row(&self, i: usize) -> &'a [u8] {
+        &self.rows[i.min(self.n_rows() - 1) * self.row_bytes..][..self.row_bytes]
+    }
+
+    /// The quarters at the end of `row` as quarter `place` of a unit each.
+    fn put_ends<U: Pod>(&self, row: &[u8], ends: [&mut U; 2], place: usize) {
+        let quarter_bytes = size_of::<U>() / 4;
+        let end = &row[row.len() - self.n_quarters * quarter_bytes..];
+        for (unit, end) in ends.into_iter().zip(end.chunks_exact(quarter_bytes)) {
+            bytemuck::bytes_of_mut(unit)[place * quarter_bytes..][..quarter_bytes]
+                .copy_from_slice(end);
+        }
+    }
 }
 
 /// All rows times up to `C` of 1, 2 or 4 columns, `R` rows at a time. Sixteen sums are completed together: 16 / C rows of each
 /// column. Returns `C`.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn few_columns<U: Pod, const MINIMA: bool, const R: usize, const C: usize>(
-    part: Part<'_>,
+fn few_columns<U: Pod, const MINIMA: bool, const ORDER: bool, const R: usize, const C: usize>(
+    part: &Part<'_>,
+    out: &mut [f32],
     load: impl Fn(&U) -> Weights + Copy,
 ) -> usize {
-    let Part {
-        rows,
-        row_bytes,
-        n_columns,
-        column,
-        units,
-        n_units,
-        tail,
-        rest,
-        out,
-    } = part;
-    let n_wanted = C.min(n_columns - column);
-    let quarter_bytes = size_of::<U>() / 4;
-    let (n_rows, n_at_once) = (rows.len() / row_bytes, 16 / C);
-    let streamed_rows = if rows.len() >= STREAMED_BYTES && row_bytes >= Dot::STREAMED_ROW_BYTES {
-        n_rows / n_at_once * n_at_once
-    } else {
-        0
-    };
-    let last_row = rows.len().saturating_sub(row_bytes);
-    // Quarters of four rows, n_at_once / 4 apart, make a unit.
+    let (n_rows, n_at_once) = (part.n_rows(), 16 / C);
+    let (n_columns, n_wanted) = (part.n_columns, C.min(part.n_there));
+    let streamed_rows =
+        if part.rows.len() >= STREAMED_BYTES && part.row_bytes >= Dot::STREAMED_ROW_BYTES {
+            n_rows / n_at_once * n_at_once
+        } else {
+            0
+        };
+    // Quarters of four rows make a unit.
     let mut ends = [[U::zeroed(); 4]; 2];
     for first in (0..n_rows).step_by(n_at_once) {
         // The first row, and how far it is from there to the next of a tile, and to the next tile's.
@@ -436,56 +434,55 @@ fn few_columns<U: Pod, const MINIMA: bool, const R: usize, const C: usize>(
             (first, 1, R)
         };
         let n_there = n_at_once.min(n_rows - first);
+        // Of row `r` and column `c` at `c * n_at_once + r`.
         let mut all = [_mm512_setzero_ps(); 16];
-        for (t, all) in (0..n_there).step_by(R).zip(all.chunks_exact_mut(R * C)) {
+        for t in (0..n_there).step_by(R) {
             let mut row = [&[] as &[u8]; R];
             for (i, row) in row.iter_mut().enumerate() {
                 // A tile that sticks out computes the last row again.
-                let at = (start + t / R * next_tile + i * next_row) * row_bytes;
-                *row = &rows[at.min(last_row)..][..row_bytes];
+                *row = part.row(start + t / R * next_tile + i * next_row);
             }
-            for (r, all) in tile::<U, MINIMA, R, C>(row, units, n_columns, n_units, load)
-                .iter()
-                .zip(all.chunks_exact_mut(C))
-            {
-                all.copy_from_slice(r);
-            }
-            for (r, row) in (t..).zip(row) {
-                let (unit, place) = (r % (4 / C), r / (4 / C));
-                let end = &row[row_bytes - tail.quarters.len() * quarter_bytes..];
-                for (ends, end) in ends.iter_mut().zip(end.chunks_exact(quarter_bytes)) {
-                    bytemuck::bytes_of_mut(&mut ends[unit])[place * quarter_bytes..]
-                        [..quarter_bytes]
-                        .copy_from_slice(end);
+            let sums = tile::<U, MINIMA, R, C>(row, part.units, n_columns, part.n_units, load);
+            for (r, (row, sums)) in row.into_iter().zip(sums).enumerate() {
+                for (c, sums) in sums.into_iter().enumerate() {
+                    all[c * n_at_once + t + r] = sums;
                 }
+                let [first, second] = &mut ends;
+                let unit = (t + r) / 4;
+                part.put_ends(row, [&mut first[unit], &mut second[unit]], (t + r) % 4);
             }
         }
-        let mut fours = four_lanes(&all);
-        for (ends, x) in ends
-            .iter()
-            .zip(rest.chunks_exact(n_columns))
-            .take(tail.quarters.len())
-        {
-            for (end, fours) in ends.iter().zip(fours.chunks_exact_mut(C)) {
-                let w = load(end);
-                for (x, four) in x.iter().zip(fours) {
-                    *four = tail.step::<MINIMA>(&w, x, *four);
+        let mut fours = [_mm512_setzero_ps(); 4];
+        for (four, all) in fours.iter_mut().zip(all.as_chunks().0) {
+            *four = four_lanes(*all);
+        }
+        for (k, ends) in ends.iter().enumerate().take(part.n_quarters) {
+            let x = &part.rest[k * n_columns..][..C];
+            // Units of a column.
+            let n_units = n_at_once / 4;
+            for (unit, end) in ends.iter().enumerate().take(n_units) {
+                let w = tail::quarters_of_rows::<MINIMA>(&load(end));
+                for (c, x) in x.iter().enumerate() {
+                    let four = &mut fours[c * n_units + unit];
+                    *four = tail::step::<MINIMA, ORDER>(&w, x, *four);
                 }
             }
         }
         let mut sums = [0.0; 16];
-        store_f32(&mut sums, sums_of_four(&fours));
-        if n_columns == C && next_row == 1 {
-            let out = &mut out[first * C..];
-            match out.first_chunk_mut() {
-                Some(out) => *out = sums,
-                None => out.copy_from_slice(&sums[..n_there * C]),
+        let in_order = load512::<0, _>(&TRANSPOSITION);
+        store_f32(
+            &mut sums,
+            _mm512_permutexvar_ps(in_order, sums_of_four(&fours)),
+        );
+        for (c, sums) in sums.chunks_exact(n_at_once).take(n_wanted).enumerate() {
+            let out = &mut out[c * n_rows..][..n_rows];
+            if next_row == 1 {
+                out[first..first + n_there].copy_from_slice(&sums[..n_there]);
+                continue;
             }
-            continue;
-        }
-        for (r, sums) in sums.as_chunks::<C>().0.iter().enumerate().take(n_there) {
-            let row = start + r / R * next_tile + r % R * next_row;
-            store_first(&mut out[row * n_columns..][..n_wanted], sums);
+            for (r, sum) in sums.iter().enumerate() {
+                out[start + r / R * next_tile + r % R * next_row] = *sum;
+            }
         }
     }
     C
@@ -534,52 +531,59 @@ fn tile<U: Pod, const MINIMA: bool, const R: usize, const C: usize>(
     acc
 }
 
-/// All rows times `C` of 8 or 16 columns, or those of them that there are. Returns `C`.
+/// All rows times `C` of 8 or 16 columns, or those of them that there are. Sums lie in the L1 cache until four rows of a column,
+/// and then sixteen, are completed together. Returns `C`.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn many_columns<U: Pod, const MINIMA: bool, const C: usize>(
-    part: Part<'_>,
+#[expect(
+    clippy::needless_range_loop,
+    reason = "an index into several arrays at once"
+)]
+fn many_columns<U: Pod, const MINIMA: bool, const ORDER: bool, const C: usize>(
+    part: &Part<'_>,
+    out: &mut [f32],
     load: impl Fn(&U) -> Weights + Copy,
 ) -> usize {
-    let Part {
-        rows,
-        row_bytes,
-        n_columns,
-        column,
-        units,
-        n_units,
-        tail,
-        rest,
-        out,
-    } = part;
-    let n_there = C.min(n_columns - column);
-    for (row, out) in rows.chunks_exact(row_bytes).zip(out.chunks_mut(n_columns)) {
-        let [acc] = tile::<U, MINIMA, 1, C>([row], units, n_columns, n_units, load);
-        let mut all = [_mm512_setzero_ps(); 16];
-        each_column!(c in C => all[c] = acc[c]);
-        let mut fours = four_lanes(&all);
-        if C == 8 && column % 16 == 8 {
-            // The other half of sixteen columns, as the tail has them.
-            fours = fours.map(|four| _mm512_shuffle_f32x4::<0b01_00_11_10>(four, four));
-        }
-        if !tail.quarters.is_empty() {
-            let w = load(bytemuck::from_bytes::<U>(
-                &row[row_bytes - size_of::<U>()..],
-            ));
-            let (first, _) = tail.place(column / 16 * 16, 0);
-            let x = rest[first..].chunks_exact(4);
-            for (quarter, x) in tail.quarters.iter().zip(x) {
-                let w = quarter.of(&w);
-                for (four, x) in fours.iter_mut().zip(x) {
-                    *four = step::<MINIMA>(&w, x, *four);
+    let n_rows = part.n_rows();
+    let (n_columns, n_wanted) = (part.n_columns, C.min(part.n_there));
+    let (mut all, mut fours) = ([[[0.0; 16]; 4]; C], [[[0.0; 16]; 4]; C]);
+    // A unit of the ends of four rows, for each quarter.
+    let mut ends = [U::zeroed(); 2];
+    for first in (0..n_rows).step_by(16) {
+        let n_there = 16.min(n_rows - first);
+        for four in 0..n_there.div_ceil(4) {
+            for r in 0..4 {
+                let row = part.row(first + 4 * four + r);
+                let [sums] =
+                    tile::<U, MINIMA, 1, C>([row], part.units, n_columns, part.n_units, load);
+                each_column!(c in C => store_f32(&mut all[c][r], sums[c]));
+                part.put_ends(row, ends.each_mut(), r);
+            }
+            for (rows, fours) in all.iter().zip(&mut fours) {
+                let rows = rows.each_ref().map(|sums| load_f32(sums));
+                store_f32(&mut fours[four], four_lanes(rows));
+            }
+            for (k, end) in ends.iter().enumerate().take(part.n_quarters) {
+                let w = tail::quarters_of_rows::<MINIMA>(&load(end));
+                let x: &[Prepared; C] = part.rest[k * n_columns..]
+                    .first_chunk()
+                    .expect("room for columns that are not there");
+                for (x, fours) in x.iter().zip(&mut fours) {
+                    let four = &mut fours[four];
+                    store_f32(four, tail::step::<MINIMA, ORDER>(&w, x, load_f32(four)));
                 }
             }
         }
-        let mut sums = sums_of_four(&fours);
-        if C == 8 && column % 16 == 8 {
-            sums = _mm512_shuffle_f32x4::<0b01_00_11_10>(sums, sums);
+        let in_order = load512::<0, _>(&TRANSPOSITION);
+        for (fours, out) in fours
+            .iter()
+            .take(n_wanted)
+            .zip(out.chunks_exact_mut(n_rows))
+        {
+            let fours = fours.each_ref().map(|sums| load_f32(sums));
+            let sums = _mm512_permutexvar_ps(in_order, sums_of_four(&fours));
+            store_lanes(&mut out[first..][..n_there], sums);
         }
-        store_lanes(&mut out[..n_there], sums);
     }
     C
 }

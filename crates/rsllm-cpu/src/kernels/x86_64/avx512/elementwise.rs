@@ -1,7 +1,6 @@
 //! The portable elementwise code compiled for AVX-512.
 
-use super::simd::{load512, store512, transposed};
-use crate::kernels::elementwise::{self as portable, Elementwise, Square};
+use crate::kernels::elementwise::{self as portable, Elementwise};
 
 pub(super) const ELEMENTWISE: Elementwise = Elementwise {
     rms_norm,
@@ -18,7 +17,6 @@ pub(super) const ELEMENTWISE: Elementwise = Elementwise {
     weighted_sum,
     rope_interleaved,
     rope_half_split,
-    transpose,
     hadamard,
 };
 
@@ -100,13 +98,4 @@ fn hadamard(x: &mut [f32]) {
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
 fn weighted_sum(acc: &mut [f32], rows: &[f32], weights: &[f32]) {
     portable::weighted_sum(acc, rows, weights);
-}
-
-/// Through registers: compilers do not know the portable one's shuffles again.
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn transpose(square: &mut Square) {
-    let rows = square.each_ref().map(|row| load512::<0, _>(row));
-    for (row, column) in square.iter_mut().zip(transposed(&rows)) {
-        store512(row, column);
-    }
 }

@@ -101,27 +101,29 @@ fn dot_rows<const BYTES: usize>(
         return;
     }
     let column = |c: usize| &x[c * row_len..][..row_len];
-    for (row, out) in rows
-        .chunks_exact(row_bytes)
-        .zip(out.chunks_exact_mut(n_columns))
-    {
-        let (fours, rest) = out.as_chunks_mut::<4>();
-        let (twos, rest) = rest.as_chunks_mut::<2>();
+    for (r, row) in rows.chunks_exact(row_bytes).enumerate() {
+        let mut put = |c: usize, dots: &[f32]| {
+            for (i, dot) in dots.iter().enumerate() {
+                out[(c + i) * n_rows + r] = *dot;
+            }
+        };
         let mut c = 0;
-        for out in fours {
-            *out = dot(
-                row,
-                [column(c), column(c + 1), column(c + 2), column(c + 3)],
-                load,
-            );
-            c += 4;
-        }
-        for out in twos {
-            *out = dot(row, [column(c), column(c + 1)], load);
-            c += 2;
-        }
-        for out in rest {
-            [*out] = dot(row, [column(c)], load);
+        while c < n_columns {
+            c += match n_columns - c {
+                1 => {
+                    put(c, &dot(row, [column(c)], load));
+                    1
+                }
+                2 | 3 => {
+                    put(c, &dot(row, [column(c), column(c + 1)], load));
+                    2
+                }
+                _ => {
+                    let four = [column(c), column(c + 1), column(c + 2), column(c + 3)];
+                    put(c, &dot(row, four, load));
+                    4
+                }
+            };
         }
     }
 }

@@ -4,12 +4,12 @@ use std::arch::x86_64::*;
 
 use rsllm_quant::{ActivationBlock, BlockQ2K};
 
-use crate::kernels::Prepared;
+use crate::kernels::PreparedColumns;
 
 use super::dot::{Activations, Call, Weights, dot_rows, quads, sum_of_products, transposed};
 use super::q6_k::broadcast_half;
 use super::simd::{load128, load256};
-use super::tail::Quarters;
+use super::tail::Order;
 use super::unpack::{IN_ORDER, each_unit, unpack_units};
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -19,7 +19,7 @@ pub(super) fn dot(
     x: &[ActivationBlock],
     n_columns: usize,
     out: &mut [f32],
-    prepared: &mut [Prepared],
+    prepared: PreparedColumns<'_>,
 ) {
     let call = Call {
         rows,
@@ -29,12 +29,7 @@ pub(super) fn dot(
         out,
         prepared,
     };
-    dot_rows::<BlockQ2K, true>(
-        call,
-        &Quarters::QUADS,
-        |x| prepare(x),
-        |unit| load_quads(unit),
-    );
+    dot_rows::<BlockQ2K, true, { Order::QUADS }>(call, |x| prepare(x), |unit| load_quads(unit));
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]

@@ -4,13 +4,13 @@ use std::arch::x86_64::*;
 
 use rsllm_quant::{ActivationBlock, BlockQ3K};
 
-use crate::kernels::Prepared;
+use crate::kernels::PreparedColumns;
 
 use super::dot::{Activations, Call, Weights, dot_rows, quads, transposed};
 use super::q2_k::two_bits;
 use super::q6_k::broadcast_half;
 use super::simd::load256;
-use super::tail::Quarters;
+use super::tail::Order;
 use super::unpack::{IN_ORDER, each_unit, unpack_units};
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -20,7 +20,7 @@ pub(super) fn dot(
     x: &[ActivationBlock],
     n_columns: usize,
     out: &mut [f32],
-    prepared: &mut [Prepared],
+    prepared: PreparedColumns<'_>,
 ) {
     let call = Call {
         rows,
@@ -30,9 +30,8 @@ pub(super) fn dot(
         out,
         prepared,
     };
-    dot_rows::<BlockQ3K, false>(
+    dot_rows::<BlockQ3K, false, { Order::QUADS }>(
         call,
-        &Quarters::QUADS,
         |x| Activations::in_quads::<{ OFFSET as u8 }, 0>(x),
         |unit| load_quads(unit),
     );

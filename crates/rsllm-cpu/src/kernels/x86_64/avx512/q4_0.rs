@@ -4,12 +4,12 @@ use std::arch::x86_64::*;
 
 use rsllm_quant::{ActivationBlock, BlockQ4_0};
 
-use crate::kernels::Prepared;
+use crate::kernels::PreparedColumns;
 
 use super::dot::{Activations, Call, RUNS, Weights, dot_rows};
 use super::halves;
 use super::simd::{load_four, load128, load512};
-use super::tail::Quarters;
+use super::tail::Order;
 use super::unpack::{Place, unpack_units};
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -19,7 +19,7 @@ pub(super) fn dot(
     x: &[ActivationBlock],
     n_columns: usize,
     out: &mut [f32],
-    prepared: &mut [Prepared],
+    prepared: PreparedColumns<'_>,
 ) {
     let call = Call {
         rows,
@@ -29,9 +29,8 @@ pub(super) fn dot(
         out,
         prepared,
     };
-    dot_rows::<[BlockQ4_0; 8], false>(
+    dot_rows::<[BlockQ4_0; 8], false, { Order::RUNS }>(
         call,
-        &Quarters::RUNS,
         |x| Activations::in_runs::<{ OFFSET as u8 }, 0>(x),
         |unit| load_runs(unit),
     );

@@ -4,13 +4,13 @@ use std::arch::x86_64::*;
 
 use rsllm_quant::{ActivationBlock, BlockQ4_1};
 
-use crate::kernels::Prepared;
+use crate::kernels::PreparedColumns;
 
 use super::dot::{Activations, Call, Weights, dot_rows, groups_to_runs};
 use super::halves;
 use super::q4_0::{PLACES, join, nibbles, nibbles_of_qwords};
 use super::simd::load512;
-use super::tail::Quarters;
+use super::tail::Order;
 use super::unpack::unpack_units;
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -20,7 +20,7 @@ pub(super) fn dot(
     x: &[ActivationBlock],
     n_columns: usize,
     out: &mut [f32],
-    prepared: &mut [Prepared],
+    prepared: PreparedColumns<'_>,
 ) {
     let call = Call {
         rows,
@@ -30,9 +30,8 @@ pub(super) fn dot(
         out,
         prepared,
     };
-    dot_rows::<[BlockQ4_1; 8], true>(
+    dot_rows::<[BlockQ4_1; 8], true, { Order::RUNS }>(
         call,
-        &Quarters::RUNS,
         |x| Activations::in_runs::<0, 1>(x),
         |unit| load_runs(unit),
     );

@@ -5,11 +5,11 @@ use std::arch::x86_64::*;
 use bytemuck::Pod;
 use rsllm_quant::{ActivationBlock, BlockQ4K};
 
-use crate::kernels::Prepared;
+use crate::kernels::PreparedColumns;
 
 use super::dot::{Activations, Call, Weights, dot_rows, groups_to_runs};
 use super::simd::load512;
-use super::tail::Quarters;
+use super::tail::Order;
 use super::unpack::{Place, unpack_units};
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -19,7 +19,7 @@ pub(super) fn dot(
     x: &[ActivationBlock],
     n_columns: usize,
     out: &mut [f32],
-    prepared: &mut [Prepared],
+    prepared: PreparedColumns<'_>,
 ) {
     let call = Call {
         rows,
@@ -29,9 +29,8 @@ pub(super) fn dot(
         out,
         prepared,
     };
-    dot_rows::<BlockQ4K, true>(
+    dot_rows::<BlockQ4K, true, { Order::RUNS }>(
         call,
-        &Quarters::RUNS,
         |x| Activations::in_runs::<0, -1>(x),
         |unit| load_runs(unit),
     );

@@ -4,12 +4,12 @@ use std::arch::x86_64::*;
 
 use rsllm_quant::{ActivationBlock, BlockQ5K};
 
-use crate::kernels::Prepared;
+use crate::kernels::PreparedColumns;
 
 use super::dot::{Activations, Call, Weights, dot_rows, groups_to_runs};
 use super::q4_k::{PLACES, nibble_runs, nibbles, scales_and_minima};
 use super::simd::{load128, load256};
-use super::tail::Quarters;
+use super::tail::Order;
 use super::unpack::unpack_units;
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -19,7 +19,7 @@ pub(super) fn dot(
     x: &[ActivationBlock],
     n_columns: usize,
     out: &mut [f32],
-    prepared: &mut [Prepared],
+    prepared: PreparedColumns<'_>,
 ) {
     let call = Call {
         rows,
@@ -29,9 +29,8 @@ pub(super) fn dot(
         out,
         prepared,
     };
-    dot_rows::<BlockQ5K, true>(
+    dot_rows::<BlockQ5K, true, { Order::RUNS }>(
         call,
-        &Quarters::RUNS,
         |x| Activations::in_runs::<0, -1>(x),
         |unit| load_runs(unit),
     );

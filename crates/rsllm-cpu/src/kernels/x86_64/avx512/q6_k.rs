@@ -4,11 +4,11 @@ use std::arch::x86_64::*;
 
 use rsllm_quant::{ActivationBlock, BlockQ6K, F16Le};
 
-use crate::kernels::Prepared;
+use crate::kernels::PreparedColumns;
 
 use super::dot::{Activations, Call, Weights, dot_rows, quads, transposed};
 use super::simd::{load128, load256, load512};
-use super::tail::Quarters;
+use super::tail::Order;
 use super::unpack::{IN_ORDER, unpack_units};
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -18,7 +18,7 @@ pub(super) fn dot(
     x: &[ActivationBlock],
     n_columns: usize,
     out: &mut [f32],
-    prepared: &mut [Prepared],
+    prepared: PreparedColumns<'_>,
 ) {
     let call = Call {
         rows,
@@ -28,9 +28,8 @@ pub(super) fn dot(
         out,
         prepared,
     };
-    dot_rows::<BlockQ6K, false>(
+    dot_rows::<BlockQ6K, false, { Order::QUADS }>(
         call,
-        &Quarters::QUADS,
         |x| Activations::in_quads::<{ OFFSET as u8 }, 0>(x),
         |unit| load_quads(unit),
     );

@@ -72,15 +72,6 @@ pub(in crate::kernels::x86_64) fn store512<T: Pod>(dst: &mut T, value: __m512i) 
     unsafe { _mm512_storeu_si512(std::ptr::from_mut(dst).cast(), value) }
 }
 
-/// 16 bytes to `dst`.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(in crate::kernels::x86_64) fn store128<T: Pod>(dst: &mut T, value: __m128i) {
-    const { assert!(size_of::<T>() == 16) };
-    // SAFETY: `dst` is 16 bytes long, by the line above; `storeu` has no alignment duty.
-    unsafe { _mm_storeu_si128(std::ptr::from_mut(dst).cast(), value) }
-}
-
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(in crate::kernels::x86_64) fn load_f32(src: &[f32; 16]) -> __m512 {
@@ -103,19 +94,6 @@ pub(super) fn store_lanes(dst: &mut [f32], values: __m512) {
     let lanes = ((1u32 << dst.len()) - 1) as u16;
     // SAFETY: only lanes within `dst` are written.
     unsafe { _mm512_mask_storeu_ps(dst.as_mut_ptr(), lanes, values) };
-}
-
-/// The first of up to four values, as many as `dst` is long.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(super) fn store_first<const N: usize>(dst: &mut [f32], values: &[f32; N]) {
-    const { assert!(N <= 4) };
-    match (&mut *dst, &values[..]) {
-        ([a], [x, ..]) => *a = *x,
-        ([a, b], [x, y, ..]) => (*a, *b) = (*x, *y),
-        ([a, b, c], [x, y, z, ..]) => (*a, *b, *c) = (*x, *y, *z),
-        _ => dst.copy_from_slice(values),
-    }
 }
 
 /// How far ahead of the read position weights are asked for, into L2: far enough to cover a memory latency at full bandwidth.

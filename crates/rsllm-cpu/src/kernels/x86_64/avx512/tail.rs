@@ -1,45 +1,54 @@
 //! The ends of rows that end within a unit. A last unit that overlaps the one before would cost a whole unit for a few runs, so
-//! the end is computed in quarters, four runs each, which join the sums of a row when these are down to four lanes. Four columns
-//! share a vector where there are many columns, and four rows where there are few.
+//! the end is computed in quarters, four runs each: the same quarter of four rows makes a unit, whose sums join those of the rows
+//! when these are down to four lanes.
 
 use std::arch::x86_64::*;
 
-use bytemuck::{Pod, Zeroable};
+use bytemuck::Zeroable;
 use rsllm_quant::{ActivationBlock, GROUP_LEN};
 
 use super::dot::{Activations, Weights, unit_sums};
-use super::simd::{load512, store128};
+use super::simd::load512;
 use crate::kernels::Prepared;
 
 /// Values of a quarter of a unit.
 pub(super) const QUARTER_LEN: usize = ActivationBlock::LEN / 4;
 
+/// How a format orders the lanes of a unit.
+pub(super) struct Order;
+
+impl Order {
+    /// As [`runs`](super::dot) does.
+    pub(super) const RUNS: bool = false;
+    /// As [`quads`](super::dot::quads) does.
+    pub(super) const QUADS: bool = true;
+}
+
 /// The lanes of each quarter of a unit, and for minima those behind two others.
 pub(super) struct Quarters {
     pub(super) of: [Quarter; 4],
     /// From the order of a unit to that of quarters, which is that of runs: lane `4q + i` has run `i` of quarter `q`.
-    pub(super) order: [i32; 16],
+    order: [i32; 16],
 }
 
 pub(super) struct Quarter {
-    /// Of the quarter's runs, in every quarter.
+    /// Of the quarter's runs, in the place of every quarter's.
     lanes: [i32; 16],
-    /// The same in the order of the unit.
-    spread: [i32; 16],
     minima: [i32; 16],
 }
 
 impl Quarters {
-    /// In the order of [`runs`].
-    pub(super) const RUNS: Self = Self::new(4, 1);
-    /// In the order of [`quads`].
-    pub(super) const QUADS: Self = Self::new(1, 4);
+    /// In an [`Order`].
+    pub(super) const fn of(order: bool) -> &'static Self {
+        const RUNS: &Quarters = &Quarters::new(4, 1);
+        const QUADS: &Quarters = &Quarters::new(1, 4);
+        if order == Order::QUADS { QUADS } else { RUNS }
+    }
 
     /// Lane `i` of quarter `q` is `q * quarter + i * step`.
     const fn new(quarter: i32, step: i32) -> Self {
         const NONE: Quarter = Quarter {
             lanes: [0; 16],
-            spread: [0; 16],
             minima: [0; 16],
         };
         let mut of = [NONE; 4];
@@ -50,9 +59,7 @@ impl Quarters {
             order[lane] = in_quarter * quarter + i * step;
             let mut q = 0;
             while q < 4 {
-                let source = q as i32 * quarter + i * step;
-                of[q].lanes[lane] = source;
-                of[q].spread[(in_quarter * quarter + i * step) as usize] = source;
+                of[q].lanes[order[lane] as usize] = q as i32 * quarter + i * step;
                 of[q].minima[lane] = 6 + 2 * q as i32 + i;
                 q += 1;
             }
@@ -62,86 +69,43 @@ impl Quarters {
     }
 }
 
-impl Quarter {
-    /// The lanes of the quarter in every quarter.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(super) fn of(&self, w: &Weights) -> Weights {
-        let lanes = load512::<0, _>(&self.lanes);
-        Weights {
-            q: w.q.map(|q| _mm512_permutexvar_epi32(lanes, q)),
-            scales: _mm512_permutexvar_ps(lanes, w.scales),
-            minima: _mm512_permutexvar_ps(load512::<0, _>(&self.minima), w.minima),
-        }
-    }
-}
-
-/// A vector of [`Prepared`] in quarters.
-#[derive(Clone, Copy, Pod, Zeroable)]
-#[repr(C, align(64))]
-struct Lanes([[i32; 4]; 4]);
-
-/// The end of rows that end within a unit: quarters of a unit, which join the sums when these are down to four lanes.
-#[derive(Clone, Copy)]
-pub(super) struct Tail<'a> {
-    pub(super) quarters: &'a [Quarter],
-    /// See [`Quarters`].
-    pub(super) order: &'a [i32; 16],
-}
-
-impl Tail<'_> {
-    /// Columns from which on four share a vector, as [`four_lanes`] wants them. Of fewer, four rows do.
-    pub(super) const SHARED: usize = 5;
-
-    /// Which [`Prepared`] has quarter `k` of a column, and in which of its quarters, where columns share vectors.
-    pub(super) fn place(self, column: usize, k: usize) -> (usize, usize) {
-        (
-            (column / 16 * self.quarters.len() + k) * 4 + column % 4,
-            column / 4 % 4,
-        )
-    }
-
-    /// Adds the product of a unit made of one quarter of four rows each, whose sums are the quarters of `acc`.
-    #[inline]
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-    pub(super) fn step<const MINIMA: bool>(self, w: &Weights, x: &Prepared, acc: __m512) -> __m512 {
-        let (sums, scales) = unit_sums::<MINIMA>(w, x);
-        let order = load512::<0, _>(self.order);
-        let sums = _mm512_cvtepi32_ps(_mm512_permutexvar_epi32(order, sums));
-        let acc = _mm512_fmadd_ps(sums, _mm512_permutexvar_ps(order, scales), acc);
-        if !MINIMA {
-            return acc;
-        }
-        let minima = _mm512_permutexvar_ps(load512::<0, _>(&MINIMA_OF_QUARTERS), w.minima);
-        _mm512_fmadd_ps(minima, _mm512_castsi512_ps(load512::<0, _>(&x.sums)), acc)
-    }
-}
-
-/// The lanes of a quarter to quarter `place` of each vector.
+/// Weights of a unit made of one quarter of four rows each, as [`step`] wants them.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(super) fn store_quarter(x: &Activations, quarter: &Quarter, dst: &mut Prepared, place: usize) {
-    let lanes = load512::<0, _>(&quarter.lanes);
-    let minima = load512::<0, _>(&quarter.minima);
-    // The sums of groups are in the lanes of their minima, zeros before them.
-    let sums = _mm512_maskz_permutexvar_ps(SUMS_OF_QUARTER, minima, x.sums);
-    let scales = _mm512_castps_si512(x.scales);
-    let [a, b, c, d] = x.q;
-    let all = [a, b, c, d, x.start, scales];
-    let dst = bytemuck::cast_mut::<Prepared, [Lanes; 7]>(dst);
-    for (dst, all) in dst.iter_mut().zip(all) {
-        let four = _mm512_castsi512_si128(_mm512_permutexvar_epi32(lanes, all));
-        store128(&mut dst.0[place], four);
+pub(super) fn quarters_of_rows<const MINIMA: bool>(w: &Weights) -> Weights {
+    if !MINIMA {
+        return *w;
     }
-    let sums = _mm512_castsi512_si128(_mm512_castps_si512(sums));
-    store128(&mut dst[6].0[place], sums);
+    let minima = _mm512_permutexvar_ps(load512::<0, _>(&MINIMA_OF_QUARTERS), w.minima);
+    Weights { minima, ..*w }
+}
+
+/// Adds the product of such a unit, whose sums are the quarters of `acc`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn step<const MINIMA: bool, const ORDER: bool>(
+    w: &Weights,
+    x: &Prepared,
+    acc: __m512,
+) -> __m512 {
+    let (mut sums, mut scales) = unit_sums::<MINIMA>(w, x);
+    if ORDER != Order::RUNS {
+        let order = load512::<0, _>(&Quarters::of(ORDER).order);
+        sums = _mm512_permutexvar_epi32(order, sums);
+        scales = _mm512_permutexvar_ps(order, scales);
+    }
+    let acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums), scales, acc);
+    if !MINIMA {
+        return acc;
+    }
+    _mm512_fmadd_ps(w.minima, _mm512_castsi512_ps(load512::<0, _>(&x.sums)), acc)
 }
 
 /// A quarter in the place of every quarter, in the order of the unit; but sums in the order of quarters.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(super) fn spread_quarter(x: &Activations, quarter: &Quarter, dst: &mut Prepared) {
-    let lanes = load512::<0, _>(&quarter.spread);
+    let lanes = load512::<0, _>(&quarter.lanes);
     let minima = load512::<0, _>(&quarter.minima);
     let spread = Activations {
         q: x.q.map(|q| _mm512_permutexvar_epi32(lanes, q)),
