@@ -7,7 +7,8 @@ use bytemuck::Zeroable;
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
 use rsllm_benches::{WEIGHT_TYPES, tables, values, weights};
 use rsllm_cpu::bench_support::{
-    attend, attend_tiles, gemm, gemm_columns, quantize_activations, unpack, unpack_tiles,
+    attend, attend_tiles, gemm, gemm_columns, gemm_integers, quantize_activations, unpack,
+    unpack_integers, unpack_tiles,
 };
 use rsllm_quant::{ActivationBlock, GgmlType};
 
@@ -24,6 +25,38 @@ fn products(criterion: &mut Criterion) {
             group.bench_function(format!("{}/{n_rows}x{k}", kernels.isa), |bencher| {
                 bencher.iter(|| gemm(kernels, black_box(&a), black_box(&b), black_box(&mut c)));
             });
+        }
+    }
+}
+
+/// The same on integers, and the short ways of weights to them.
+fn integers(criterion: &mut Criterion) {
+    let mut group = criterion.benchmark_group("gemm_integers");
+    group.measurement_time(Duration::from_secs(1));
+    for (n_rows, k) in [(48, 128), (37, 128), (48, 64)] {
+        for kernels in tables() {
+            let Some(mut product) = gemm_integers(kernels, n_rows, k) else {
+                continue;
+            };
+            group.throughput(Throughput::Elements(product() as u64));
+            group.bench_function(format!("{}/{n_rows}x{k}", kernels.isa), |bencher| {
+                bencher.iter(&mut product);
+            });
+        }
+    }
+    group.finish();
+    let mut group = criterion.benchmark_group("unpack_integers");
+    group.throughput(Throughput::Elements(256));
+    for kernels in tables() {
+        for ty in WEIGHT_TYPES {
+            let row = weights(ty, 256, 1);
+            let row = &row[..ty.row_bytes(256).expect("whole blocks")];
+            if unpack_integers(kernels, ty, row) {
+                let name = format!("{}/{}", kernels.isa, ty.name().to_lowercase());
+                group.bench_function(name, |bencher| {
+                    bencher.iter(|| unpack_integers(kernels, ty, black_box(row)));
+                });
+            }
         }
     }
 }
@@ -144,6 +177,7 @@ fn quantizers(criterion: &mut Criterion) {
 criterion_group!(
     benches,
     products,
+    integers,
     unpackers,
     tile_unpackers,
     attention,

@@ -4,7 +4,7 @@ use bytemuck::Zeroable;
 use rsllm_quant::{ActivationBlock, ActivationFormat, GgmlType};
 
 use crate::Kernels;
-use crate::kernels::{Dot, Prepared, PreparedColumns, ToTiles};
+use crate::kernels::{Dot, Prepared, PreparedColumns, SCALED_LEN, ScaledRow, ToTiles};
 use crate::memory::{Aligned, Allocator};
 
 /// Columns of activations in the form in which weights of a type meet them.
@@ -132,6 +132,48 @@ pub fn gemm(kernels: &Kernels, a: &[f32], b: &[f32], c: &mut [f32]) {
     );
     // SAFETY: `Kernels::for_isa` gives tables this machine can run; the lengths are checked above.
     unsafe { (kernels.gemm)(a, b, c) };
+}
+
+/// One call of the product on integers, of `n_rows` rows and `k` values: operations done, or `None` where the table has no such
+/// product.
+///
+/// # Panics
+/// If `k` is odd or more than 128.
+pub fn gemm_integers(
+    kernels: &Kernels,
+    n_rows: usize,
+    k: usize,
+) -> Option<impl FnMut() -> usize + use<>> {
+    let (integers, columns) = (kernels.integers?, kernels.gemm_columns);
+    assert!(k.is_multiple_of(2) && k <= SCALED_LEN, "pairs of one part");
+    let a = vec![ScaledRow::zeroed(); n_rows];
+    let (b, b_scales) = (vec![1; k * columns], vec![1.0; columns]);
+    let mut c = vec![0.0; n_rows * columns];
+    Some(move || {
+        // SAFETY: `Kernels::for_isa` gives tables this machine can run; the lengths are those of the signature.
+        unsafe { (integers.gemm)(&a, 0, &b, &b_scales, &mut c) };
+        2 * n_rows * k * columns
+    })
+}
+
+/// Up to 256 packed values of a row to integers; false where the product of the type takes none, or where the table has no short
+/// way to them.
+///
+/// # Panics
+/// If `packed` holds more values.
+pub fn unpack_integers(kernels: &Kernels, ty: GgmlType, packed: &[u8]) -> bool {
+    let Some(unpack) = kernels.integers.and_then(|integers| (integers.unpack)(ty)) else {
+        return false;
+    };
+    assert!(
+        packed.len() / ty.block_bytes() * ty.block_len() <= 2 * SCALED_LEN,
+        "two parts"
+    );
+    let mut row = ScaledRow::zeroed();
+    // SAFETY: `Kernels::for_isa` gives tables this machine can run; the length is checked above.
+    unsafe { unpack(packed, &mut row) };
+    std::hint::black_box(&row);
+    true
 }
 
 /// A packed row to bf16 in the order of tiles; false where the product of the type takes no tiles, or values in two parts.

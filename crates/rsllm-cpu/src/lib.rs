@@ -17,6 +17,7 @@ mod matmul;
 mod memory;
 mod moe;
 mod ops;
+mod panels;
 mod pieces;
 mod products;
 mod scratch;

@@ -1,29 +1,24 @@
-//! Matrix products: fused dots on packed blocks for decode rows, a blocked f32 product for prefill rows.
+//! Matrix products: fused dots on packed blocks for decode rows, a blocked product for prefill rows.
 //!
 //! Decode: activations are quantised once, then every weight row is dotted with all columns; weights are read once and
 //! in order. Prompt rows whose logits are wanted take the same path at the end of the model, but with the rest of the
-//! rounding as a second term: they are few, and nothing averages their errors any more. Other prompt rows (prefill): a panel
-//! of weight rows is unpacked to f32 into cache and multiplied with all tokens, whose activations were packed
-//! tokens-in-lanes. In both a (row, token) result is summed over K in one fixed order, so it does not depend on the number of
-//! tokens, threads or on the cut into panels.
+//! rounding as a second term: they are few, and nothing averages their errors any more. Other prompt rows (prefill) go to
+//! `tiles.rs` or, without a tile unit, `panels.rs`. In all a (row, token) result is summed over K in one fixed order, so it
+//! does not depend on the number of tokens, threads or on the cut into panels.
 
 use std::ops::Range;
 
 use rsllm_quant::{ActivationBlock, GgmlType, dequantize_activations};
 use rsllm_tensor::{BackendError, Op};
 
-use crate::kernels::{Dot, Kernels, Prepared, PreparedColumns, Tiles};
+use crate::kernels::{Dot, Integers, Kernels, Prepared, PreparedColumns, Tiles};
 use crate::memory::{Aligned, Allocator};
+use crate::panels::{PANEL_K, PANEL_ROWS};
 pub(crate) use crate::pieces::{Pieces, Vec4};
 use crate::threads::{SharedSlice, ThreadPool, WorkerPanicked};
 use crate::tiles::TileScratch;
 use crate::weight::CpuWeight;
 
-/// Values of K that one unpacked panel covers: 48 rows of it fill an L1 cache, the tokens' part stays in L2.
-/// A multiple of every block length.
-const PANEL_K: usize = 256;
-/// Weight rows of a panel.
-const PANEL_ROWS: usize = 48;
 /// Columns of one fused-dot call; more only repeat the work per column.
 const MAX_DOT_COLUMNS: usize = 16;
 /// Weight bytes of a decode piece: small enough to balance, large enough to stream.
@@ -78,7 +73,7 @@ pub(crate) struct MatmulScratch {
     /// Packed activations of prefill rows; with a tile unit, its gated values, or the second parts of activations.
     pub(crate) packed: Aligned<f32>,
     /// Per thread: unpacked panel, then accumulators.
-    threads: Vec<ThreadScratch>,
+    pub(crate) threads: Vec<ThreadScratch>,
     /// Products of decode rows so far.
     n_products: u64,
     /// For the product on tiles; empty without a tile unit.
@@ -86,9 +81,9 @@ pub(crate) struct MatmulScratch {
     pub(crate) tiles: Vec<TileScratch>,
 }
 
-struct ThreadScratch {
-    panel: Aligned<f32>,
-    accumulators: Aligned<f32>,
+pub(crate) struct ThreadScratch {
+    pub(crate) panel: Aligned<f32>,
+    pub(crate) accumulators: Aligned<f32>,
     columns: Aligned<f32>,
     /// Activations as the dot kernels want them, and which those are.
     prepared: Aligned<Prepared>,
@@ -204,10 +199,11 @@ impl Matmul<'_> {
         }
         if n_prefill > 0 {
             // A product's path is its weight's own, whatever company it has in the group.
-            let (tiles, outputs) = (self.kernels.tiles, self.outputs);
-            let path = |weight: &CpuWeight| match (weight.dot, tiles) {
-                (Dot::Int8(_), _) if outputs => Path::TwoTerms,
-                (_, Some(tiles)) if weight.takes_tiles() => Path::Tiles(tiles),
+            let (kernels, outputs) = (self.kernels, self.outputs);
+            let path = |weight: &CpuWeight| match (weight.dot, kernels.tiles, kernels.integers) {
+                (Dot::Int8(_), ..) if outputs => Path::TwoTerms,
+                (_, Some(tiles), _) if weight.takes_tiles() => Path::Tiles(tiles),
+                (Dot::Int8(_), _, Some(integers)) => Path::Integers(integers),
                 _ => Path::Floats,
             };
             let kind = |weight| std::mem::discriminant(&path(weight));
@@ -216,7 +212,8 @@ impl Matmul<'_> {
                 match path(targets[0].weight) {
                     Path::TwoTerms => self.decode_in_two_terms(targets, x, n_prefill),
                     Path::Tiles(tiles) => self.prefill_tiles(tiles, targets, x, n_prefill),
-                    Path::Floats => self.prefill(targets, x, n_prefill),
+                    Path::Integers(integers) => self.prefill(Some(integers), targets, x, n_prefill),
+                    Path::Floats => self.prefill(None, targets, x, n_prefill),
                 }
                 .map_err(worker_panicked)?;
             }
@@ -330,85 +327,13 @@ impl Matmul<'_> {
                 }
             })
     }
-
-    fn prefill(
-        &mut self,
-        targets: &mut [Target<'_>],
-        x: &[f32],
-        n_tokens: usize,
-    ) -> Result<(), WorkerPanicked> {
-        let kernels = self.kernels;
-        let row_len = targets[0].weight.row_len;
-        let lanes = kernels.gemm_columns;
-        let n_panels = n_tokens.div_ceil(lanes);
-        self.pack(x, n_tokens, row_len)?;
-        let packed = &self.scratch.packed.as_slice()[..n_panels * lanes * row_len];
-        let total_rows: usize = targets.iter().map(|t| t.weight.n_rows).sum();
-        // Small products still give every thread some pieces.
-        let piece_rows = (total_rows / (3 * self.pool.n_threads()))
-            .clamp(8, PANEL_ROWS)
-            .next_multiple_of(4);
-        let jobs = Pieces::with_rows(targets, piece_rows);
-        let outputs = targets.iter_mut().map(Output::new).collect::<Vec4<_>>();
-        let threads = SharedSlice::new(&mut self.scratch.threads);
-        self.pool.run_pieces(jobs.total, 1, |range, thread| {
-            // SAFETY: each thread has its own index.
-            let scratch = &mut unsafe { threads.range(thread..thread + 1) }[0];
-            for piece in range {
-                let (target, rows) = jobs.get(piece);
-                let output = outputs.get(target);
-                let accumulators =
-                    &mut scratch.accumulators.as_mut_slice()[..rows.len() * n_panels * lanes];
-                multiply_panel(
-                    kernels,
-                    output,
-                    rows.clone(),
-                    packed,
-                    scratch.panel.as_mut_slice(),
-                    accumulators,
-                );
-                write_panel(accumulators, lanes, rows, n_tokens, output);
-            }
-        })
-    }
-
-    /// Activations `[n_tokens, row_len]` to `[K part][panel of tokens][k][token]`, missing tokens zero.
-    fn pack(&mut self, x: &[f32], n_tokens: usize, row_len: usize) -> Result<(), WorkerPanicked> {
-        let lanes = self.kernels.gemm_columns;
-        let n_panels = n_tokens.div_ceil(lanes);
-        let packed =
-            SharedSlice::new(&mut self.scratch.packed.as_mut_slice()[..n_panels * lanes * row_len]);
-        let n_parts = row_len.div_ceil(PANEL_K);
-        self.pool.run_pieces(n_panels * n_parts, 4, |range, _| {
-            for job in range {
-                let (part, panel) = (job / n_panels, job % n_panels);
-                let k = part * PANEL_K..row_len.min((part + 1) * PANEL_K);
-                let start = (k.start * n_panels + panel * k.len()) * lanes;
-                // SAFETY: each (part, panel) pair is one job and owns this range.
-                let dst = unsafe { packed.range(start..start + k.len() * lanes) };
-                for lane in 0..lanes {
-                    let token = panel * lanes + lane;
-                    let column = dst.iter_mut().skip(lane).step_by(lanes);
-                    if token < n_tokens {
-                        let row = &x[token * row_len..][k.clone()];
-                        for (y, &x) in column.zip(row) {
-                            *y = x;
-                        }
-                    } else {
-                        for y in column {
-                            *y = 0.0;
-                        }
-                    }
-                }
-            }
-        })
-    }
 }
 
 /// How a product of prompt rows is done.
 enum Path {
     TwoTerms,
     Tiles(&'static Tiles),
+    Integers(&'static Integers),
     Floats,
 }
 
@@ -478,75 +403,6 @@ fn dot_piece(
             }
         }
         first += n;
-    }
-}
-
-/// Accumulators `[panel of tokens][row][token]` of weight rows `rows` over the whole K.
-fn multiply_panel(
-    kernels: &Kernels,
-    output: &Output<'_>,
-    rows: Range<usize>,
-    packed: &[f32],
-    panel: &mut [f32],
-    accumulators: &mut [f32],
-) {
-    let weight = output.weight;
-    let lanes = kernels.gemm_columns;
-    let row_len = weight.row_len;
-    let n_panels = packed.len() / (lanes * row_len);
-    let block_bytes = weight.ty.block_bytes();
-    let block_len = weight.ty.block_len();
-    accumulators.fill(0.0);
-    let mut k_start = 0;
-    while k_start < row_len {
-        let k_len = PANEL_K.min(row_len - k_start);
-        for (row, dst) in rows.clone().zip(panel.chunks_exact_mut(k_len)) {
-            let bytes = weight.rows(output.matrix, row..row + 1);
-            let start = k_start / block_len * block_bytes;
-            let end = (k_start + k_len) / block_len * block_bytes;
-            // SAFETY: an instruction set of this machine; `k_len` is a multiple of the block length (PANEL_K is, and
-            // so is row_len), so the bytes hold exactly `dst.len()` values.
-            unsafe { (weight.unpack)(&bytes[start..end], dst) };
-        }
-        let a = &panel[..rows.len() * k_len];
-        let b_part = &packed[k_start * n_panels * lanes..(k_start + k_len) * n_panels * lanes];
-        let c_parts = accumulators.chunks_exact_mut(rows.len() * lanes);
-        for (b, c) in b_part.chunks_exact(k_len * lanes).zip(c_parts) {
-            // SAFETY: an instruction set of this machine; the lengths are those of the signature by construction.
-            unsafe { (kernels.gemm)(a, b, c) };
-        }
-        k_start += k_len;
-    }
-}
-
-/// Transpose accumulators into rows of the destination, adding the bias.
-fn write_panel(
-    accumulators: &[f32],
-    lanes: usize,
-    rows: Range<usize>,
-    n_tokens: usize,
-    output: &Output<'_>,
-) {
-    for (panel, part) in accumulators.chunks_exact(rows.len() * lanes).enumerate() {
-        let first_token = panel * lanes;
-        for lane in 0..lanes.min(n_tokens - first_token) {
-            let start = (first_token + lane) * output.weight.n_rows;
-            // SAFETY: pieces cover disjoint rows of the weight, so these column ranges are disjoint.
-            let dst = unsafe { output.dst.range(start + rows.start..start + rows.end) };
-            let column = part.iter().skip(lane).step_by(lanes);
-            match output.bias {
-                Some(bias) => {
-                    for ((y, &sum), &b) in dst.iter_mut().zip(column).zip(&bias[rows.clone()]) {
-                        *y = sum + b;
-                    }
-                }
-                None => {
-                    for (y, &sum) in dst.iter_mut().zip(column) {
-                        *y = sum;
-                    }
-                }
-            }
-        }
     }
 }
 

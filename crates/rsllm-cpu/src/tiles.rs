@@ -280,9 +280,9 @@ impl Matmul<'_> {
 }
 
 /// Asks for the cache line of a value that will be written soon.
-fn prefetch_to_write(values: &SharedSlice<'_, f32>, index: usize) {
+pub(crate) fn prefetch_to_write(values: &SharedSlice<'_, f32>, index: usize) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a hint, of an address that is not looked at; every processor with a tile unit has it.
+    // SAFETY: a hint, of an address that is not looked at; a processor of 64 bits that does not know it does nothing.
     unsafe {
         std::arch::asm!("prefetchw [{}]", in(reg) values.address(index), options(nostack, readonly, preserves_flags));
     }

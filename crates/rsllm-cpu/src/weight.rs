@@ -3,7 +3,7 @@
 use rsllm_quant::GgmlType;
 use rsllm_tensor::{BackendError, Op, SharedBytes, WeightSource};
 
-use crate::kernels::{Dot, Kernels, ToTiles, Unpack};
+use crate::kernels::{Dot, Kernels, ToTiles, Unpack, UnpackIntegers};
 use crate::tiles::TILE_K;
 
 /// A bound weight with the kernels for its type, looked up once.
@@ -18,6 +18,8 @@ pub struct CpuWeight {
     pub(crate) row_bytes: usize,
     pub(crate) dot: Dot,
     pub(crate) unpack: Unpack,
+    /// For the product on integers, where there is a short way.
+    pub(crate) to_integers: Option<UnpackIntegers>,
     /// For the product on tiles, where the type takes it.
     pub(crate) to_tiles: Option<ToTiles>,
     /// One part with all matrices, or one a matrix.
@@ -81,6 +83,7 @@ impl CpuWeight {
             row_bytes,
             dot,
             unpack,
+            to_integers: kernels.integers.and_then(|integers| (integers.unpack)(ty)),
             to_tiles: to_tiles.filter(fits),
             parts,
             vector,

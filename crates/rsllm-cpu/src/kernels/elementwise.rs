@@ -40,6 +40,7 @@ pub(crate) struct Elementwise {
     pub(crate) weighted_sum: unsafe fn(&mut [f32], &[f32], &[f32]),
     pub(crate) rope_interleaved: unsafe fn(&mut [f32], &[f32]),
     pub(crate) rope_half_split: unsafe fn(&mut [f32], &[f32]),
+    pub(crate) transpose: unsafe fn(&mut Square),
     pub(crate) hadamard: unsafe fn(&mut [f32]),
 }
 
@@ -52,6 +53,9 @@ impl Elementwise {
         }
     }
 }
+
+/// Sixteen rows of sixteen values.
+pub(crate) type Square = [[f32; 16]; 16];
 
 /// The portable entry points.
 pub(crate) const SCALAR: Elementwise = Elementwise {
@@ -69,6 +73,7 @@ pub(crate) const SCALAR: Elementwise = Elementwise {
     weighted_sum,
     rope_interleaved,
     rope_half_split,
+    transpose,
     hadamard,
 };
 
@@ -334,6 +339,22 @@ pub(crate) fn rope_half_split(head: &mut [f32], cos_sin: &[f32]) {
     }
 }
 
+/// Rows to columns. Each of four rounds interleaves the upper half of the rows with the lower one, which compilers know as a
+/// shuffle of two vectors.
+#[inline]
+pub(crate) fn transpose(square: &mut Square) {
+    for _ in 0..4 {
+        let rows = *square;
+        let (upper, lower) = rows.split_at(8);
+        for ((upper, lower), pair) in upper.iter().zip(lower).zip(square.chunks_exact_mut(2)) {
+            let values = pair.as_flattened_mut();
+            for (i, (&a, &b)) in upper.iter().zip(lower).enumerate() {
+                (values[2 * i], values[2 * i + 1]) = (a, b);
+            }
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -402,5 +423,19 @@ mod tests {
         let mut head = [1.0, 2.0, 3.0, 4.0, 9.0];
         rope_half_split(&mut head, &cos_sin);
         assert_eq!(head, [-3.0, 2.0, 1.0, 4.0, 9.0]);
+    }
+
+    #[test]
+    fn transposing_makes_rows_columns() {
+        let mut square = [[0.0; 16]; 16];
+        for (i, value) in square.as_flattened_mut().iter_mut().enumerate() {
+            *value = i as f32;
+        }
+        transpose(&mut square);
+        for (r, row) in square.iter().enumerate() {
+            for (c, &value) in row.iter().enumerate() {
+                assert_eq!(value, (16 * c + r) as f32);
+            }
+        }
     }
 }

@@ -83,6 +83,71 @@ pub(crate) type Unpack = unsafe fn(&[u8], &mut [f32]);
 /// `a.len() == n_rows * k`.
 pub(crate) type Gemm = unsafe fn(&[f32], &[f32], &mut [f32]);
 
+/// Values of K that share a scale on either side of [`Integers::gemm`].
+pub(crate) const SCALED_LEN: usize = 128;
+
+/// The prefill product on integers of 16 bits, twice as fast as the one on f32 and far more exact than one on int8. Both sides
+/// have a scale for each [`SCALED_LEN`] values; the limits are such that as many products add up within 32 bits.
+#[derive(Clone, Copy)]
+pub(crate) struct Integers {
+    /// `(src, limit, dst)`: values to integers of at most `limit`, rounded to nearest. Returns what they are multiplied with to be
+    /// values again: NaN or infinite where a value is, zero where all are below 1e-30.
+    ///
+    /// # Safety
+    /// The processor has the features of the table; the lengths are equal, multiples of 32 and at most [`SCALED_LEN`].
+    pub(crate) quantize: unsafe fn(&[f32], f32, &mut [i16]) -> f32,
+    /// The short way for weights of a type; without one they are unpacked to f32 and quantised.
+    pub(crate) unpack: fn(GgmlType) -> Option<UnpackIntegers>,
+    pub(crate) gemm: GemmIntegers,
+}
+
+/// Up to 256 values of a row of weights as integers of at most [`Integers::WEIGHT_LIMIT`].
+#[derive(Clone, Copy, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C, align(64))]
+pub(crate) struct ScaledRow {
+    pub(crate) q: [[i16; SCALED_LEN]; 2],
+    /// Of either part.
+    pub(crate) scales: [f32; 2],
+    /// Up to a whole line.
+    rest: [f32; 14],
+}
+
+/// Packed values of a row, up to 256, to integers; what lies beyond them is left alone.
+///
+/// # Safety
+/// The processor has the features of the table.
+pub(crate) type UnpackIntegers = unsafe fn(&[u8], &mut ScaledRow);
+
+impl Integers {
+    pub(crate) const WEIGHT_LIMIT: f32 = 2047.0;
+    pub(crate) const ACTIVATION_LIMIT: f32 = 8191.0;
+    /// Where no value is as large as that, all count as zero.
+    pub(crate) const LEAST: f32 = 1e-30;
+
+    /// The scale of values of at most `most`, and what they are multiplied with to become integers.
+    #[inline]
+    pub(crate) fn scale(most: f32, limit: f32) -> (f32, f32) {
+        if most < Self::LEAST {
+            (0.0, 0.0)
+        } else {
+            (most / limit, limit / most)
+        }
+    }
+}
+
+const _: () = assert!(
+    (Integers::WEIGHT_LIMIT as u64) * (Integers::ACTIVATION_LIMIT as u64) * (SCALED_LEN as u64)
+        < 1 << 31
+);
+
+/// `(a, part, b, b_scales, c)`: `c[r][j] += a_scale[r] · b_scales[j] · Σ_k a[r][k] · b[k][j]`, one fused multiply-add of the
+/// product of the scales. `a` has the rows, of which the first `k` values of part `part` count, `b` is
+/// `[k / 2, gemm_columns, 2]`, `c` `[n_rows, gemm_columns]`.
+///
+/// # Safety
+/// The processor has the features of the table; `k` is even, and the lengths are as said.
+pub(crate) type GemmIntegers = unsafe fn(&[ScaledRow], usize, &[i16], &[f32], &mut [f32]);
+
 /// Scores of one query token: `(keys, ahead, q, group, scores)`.
 ///
 /// `keys` holds `n` packed rows of one K/V head, `q` `[group, head_dim]` the query heads that share it, `scores`
@@ -283,6 +348,8 @@ pub struct Kernels {
     pub(crate) gemm: Gemm,
     /// The same with `a` `[k, n_rows]`; equal to [`Self::gemm`] bit for bit.
     pub(crate) gemm_transposed: Gemm,
+    /// Where they are faster than f32.
+    pub(crate) integers: Option<&'static Integers>,
     /// Where there is a tile unit.
     pub(crate) tiles: Option<&'static Tiles>,
     pub(crate) attend_f32: Option<Attend>,
@@ -357,12 +424,15 @@ impl Kernels {
         }
     }
 
-    /// What prefill products with weights of type `ty` multiply: `f32`, `bf16`, or two parts of the latter.
+    /// What prefill products with weights of type `ty` multiply: `f32`, `int16`, `bf16`, or two parts of the latter.
     pub fn prefill_operands(&self, ty: GgmlType) -> &'static str {
         match self.tiles.and_then(|tiles| (tiles.unpack)(ty)) {
             Some(ToTiles::Rounded(_)) => "bf16",
             Some(ToTiles::Parts(_)) => "two-part bf16",
-            None => "f32",
+            None => match (self.dot(ty), self.integers) {
+                (Some(Dot::Int8(_)), Some(_)) => "int16",
+                _ => "f32",
+            },
         }
     }
 

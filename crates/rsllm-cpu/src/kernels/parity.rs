@@ -2,6 +2,7 @@
 //! One machine tests all instruction sets it has in one run and names those it lacks.
 
 mod attend;
+mod integers;
 mod streams;
 mod tiles;
 

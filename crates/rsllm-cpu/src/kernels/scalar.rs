@@ -42,6 +42,7 @@ pub(crate) const SCALAR: Kernels = Kernels {
     gemm_columns: GEMM_COLUMNS,
     gemm,
     gemm_transposed,
+    integers: None,
     tiles: None,
     attend_f32: None,
     attend_f16: None,

@@ -1,6 +1,6 @@
 //! The portable elementwise code compiled for AVX2, FMA and F16C.
 
-use crate::kernels::elementwise::{self as portable, Elementwise};
+use crate::kernels::elementwise::{self as portable, Elementwise, Square};
 
 pub(super) const ELEMENTWISE: Elementwise = Elementwise {
     rms_norm,
@@ -17,6 +17,7 @@ pub(super) const ELEMENTWISE: Elementwise = Elementwise {
     weighted_sum,
     rope_interleaved,
     rope_half_split,
+    transpose,
     hadamard,
 };
 
@@ -98,4 +99,9 @@ fn hadamard(x: &mut [f32]) {
 #[target_feature(enable = "avx2,fma,f16c")]
 fn weighted_sum(acc: &mut [f32], rows: &[f32], weights: &[f32]) {
     portable::weighted_sum(acc, rows, weights);
+}
+
+#[target_feature(enable = "avx2,fma,f16c")]
+fn transpose(square: &mut Square) {
+    portable::transpose(square);
 }

@@ -5,6 +5,7 @@ mod dot;
 mod elementwise;
 mod floats;
 mod gemm;
+mod integers;
 mod q2_k;
 mod q3_k;
 mod q4_0;
@@ -53,6 +54,7 @@ pub(crate) const AVX2: Kernels = Kernels {
     gemm_columns: gemm::COLUMNS,
     gemm: gemm::gemm,
     gemm_transposed: gemm::gemm_transposed,
+    integers: Some(&integers::INTEGERS),
     attend_f32: Some(attend::F32),
     attend_f16: Some(attend::F16),
     attend_bf16: Some(attend::BF16),

@@ -26,6 +26,15 @@ pub(super) fn load128<const AT: usize, T: Pod>(src: &T) -> __m128i {
     unsafe { _mm_loadu_si128(std::ptr::from_ref(src).byte_add(AT).cast()) }
 }
 
+/// 32 bytes to `dst`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) fn store256<T: Pod>(dst: &mut T, value: __m256i) {
+    const { assert!(size_of::<T>() == 32) };
+    // SAFETY: `dst` is 32 bytes long, by the line above; `storeu` has no alignment duty.
+    unsafe { _mm256_storeu_si256(std::ptr::from_mut(dst).cast(), value) }
+}
+
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) fn load_f32(src: &[f32; 8]) -> __m256 {

@@ -1,6 +1,9 @@
 //! The portable elementwise code compiled for AVX-512.
 
-use crate::kernels::elementwise::{self as portable, Elementwise};
+use std::arch::x86_64::_mm512_setzero_si512;
+
+use super::simd::{load512, store512, transposed};
+use crate::kernels::elementwise::{self as portable, Elementwise, Square};
 
 pub(super) const ELEMENTWISE: Elementwise = Elementwise {
     rms_norm,
@@ -17,6 +20,7 @@ pub(super) const ELEMENTWISE: Elementwise = Elementwise {
     weighted_sum,
     rope_interleaved,
     rope_half_split,
+    transpose,
     hadamard,
 };
 
@@ -98,4 +102,17 @@ fn hadamard(x: &mut [f32]) {
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512dq,avx512vl")]
 fn weighted_sum(acc: &mut [f32], rows: &[f32], weights: &[f32]) {
     portable::weighted_sum(acc, rows, weights);
+}
+
+/// Through registers: compilers do not know the portable one's shuffles again.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn transpose(square: &mut Square) {
+    // A closure for all sixteen would not inherit the instruction set.
+    let mut rows = [_mm512_setzero_si512(); 16];
+    for (row, src) in rows.iter_mut().zip(&*square) {
+        *row = load512::<0, _>(src);
+    }
+    for (row, column) in square.iter_mut().zip(transposed(&rows)) {
+        store512(row, column);
+    }
 }

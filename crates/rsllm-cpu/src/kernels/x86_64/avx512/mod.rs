@@ -6,6 +6,7 @@ mod elementwise;
 pub(super) mod floats;
 mod gemm;
 mod halves;
+mod integers;
 pub(super) mod q2_k;
 pub(super) mod q3_k;
 pub(super) mod q4_0;
@@ -20,6 +21,7 @@ mod quantize;
 pub(super) mod simd;
 mod sums;
 mod tail;
+mod to_integers;
 mod unpack;
 
 use crate::isa::Isa;
@@ -56,6 +58,7 @@ pub(crate) const AVX512: Kernels = Kernels {
     gemm_columns: gemm::COLUMNS,
     gemm: gemm::gemm,
     gemm_transposed: gemm::gemm_transposed,
+    integers: Some(&integers::INTEGERS),
     attend_f32: Some(attend::F32),
     attend_f16: Some(attend::F16),
     attend_bf16: Some(attend::BF16),

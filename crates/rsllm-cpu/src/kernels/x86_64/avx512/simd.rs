@@ -72,6 +72,15 @@ pub(in crate::kernels::x86_64) fn store512<T: Pod>(dst: &mut T, value: __m512i) 
     unsafe { _mm512_storeu_si512(std::ptr::from_mut(dst).cast(), value) }
 }
 
+/// 32 bytes to `dst`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+pub(super) fn store256<T: Pod>(dst: &mut T, value: __m256i) {
+    const { assert!(size_of::<T>() == 32) };
+    // SAFETY: `dst` is 32 bytes long, by the line above; `storeu` has no alignment duty.
+    unsafe { _mm256_storeu_si256(std::ptr::from_mut(dst).cast(), value) }
+}
+
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 pub(in crate::kernels::x86_64) fn load_f32(src: &[f32; 16]) -> __m512 {
