@@ -9,7 +9,7 @@ use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use rsllm_model::ModelError;
 use rsllm_tokenizer::Tokenizer;
@@ -31,6 +31,12 @@ use crate::prefix_cache::PrefixCache;
 use crate::prefixes::{RestoreJob, SaveJob};
 use crate::sampling::Sampler;
 use crate::stop::StopMatcher;
+
+/// How long an idle engine waits for one more request: longer than a program takes between two that it starts together, and too
+/// short to be felt.
+const GATHERING: Duration = Duration::from_micros(300);
+/// How long it waits for all of them.
+const LONGEST_GATHERING: Duration = Duration::from_millis(5);
 
 /// A request. Everything in it was checked by the caller's thread.
 pub(crate) enum Command {
@@ -178,6 +184,7 @@ impl<M: Forward> Worker<M> {
                     Ok(command) => self.enqueue(command),
                     Err(_) => return,
                 }
+                self.gather(commands);
             }
             while let Ok(command) = commands.try_recv() {
                 self.enqueue(command);
@@ -197,6 +204,22 @@ impl<M: Forward> Worker<M> {
             }
             self.update_metrics();
             self.board.publish(self.metrics);
+        }
+    }
+
+    /// Waits for those that come together with the first, because prompts that are computed together take far less time than one
+    /// by one, and whoever begins later holds up the others' ends.
+    fn gather(&mut self, commands: &Receiver<Command>) {
+        let start = Instant::now();
+        let most = self.model.limits().max_sequences;
+        while matches!(self.waiting.back(), Some(Waiting::New(_)))
+            && self.waiting.len() < most
+            && start.elapsed() < LONGEST_GATHERING
+        {
+            match commands.recv_timeout(GATHERING) {
+                Ok(command) => self.enqueue(command),
+                Err(_) => return,
+            }
         }
     }
 
