@@ -300,13 +300,16 @@ impl Matmul<'_> {
         let row_bytes = targets.iter().map(|t| t.weight.row_bytes).max();
         let row_bytes = row_bytes.unwrap_or(1);
         let part_bytes = total_bytes / (4 * self.pool.n_threads());
-        let is_streamed =
-            terms * columns.len() <= FEW_COLUMNS && row_bytes >= Dot::STREAMED_ROW_BYTES;
-        let piece_bytes = if is_streamed {
+        let n_dots = terms * columns.len();
+        let most = part_bytes.clamp(DECODE_PIECE_BYTES.start, DECODE_PIECE_BYTES.end);
+        let piece_bytes = if n_dots > FEW_COLUMNS {
+            // A row takes so long that nobody should wait for the last rows of another thread.
+            [1, most]
+        } else if row_bytes >= Dot::STREAMED_ROW_BYTES {
             let Range { start, end } = STREAMED_PIECE_BYTES;
             [start, part_bytes.clamp(start, end)]
         } else {
-            [part_bytes.clamp(DECODE_PIECE_BYTES.start, DECODE_PIECE_BYTES.end); 2]
+            [most; 2]
         };
         // The scratch for several columns holds MAX_DOT_ROWS rows.
         let piece_sizes = piece_bytes.map(|bytes| (bytes / row_bytes).min(MAX_DOT_ROWS) / SQUARE);
