@@ -247,7 +247,7 @@ pub fn attend_tiles(kernels: &Kernels, n: usize, head_dim: usize) -> Option<impl
         unsafe {
             (tiles.configure)();
             for _ in 0..n / 32 {
-                (tiles.multiply_parts)(a, b, sums.as_mut_slice(), true);
+                (tiles.multiply_parts)(a, b, sums.as_mut_slice(), true, [&[]; 2]);
             }
             (tiles.release)();
         }

@@ -33,9 +33,10 @@ const PANEL_ROWS: usize = 32;
 const STRIP_ROWS: usize = 128;
 /// Most rows of a strip, where the activations of all blocks together outgrow L2 and come from L3 once a strip.
 const MOST_STRIP_ROWS: usize = 256;
-/// Activations that leave L2 room for other things: 1 MiB, 1,024 values of 512 tokens.
+/// Activations that leave L2 room for other things: 1 MiB, 1,024 values of 512 tokens in one part.
 const RESIDENT: usize = 512 * 1024;
-/// Values of K in a block: a panel of it is 32 KiB, which stays in L1 while activations go by. A multiple of every block length.
+/// Values of K in a block, of all parts of a value together: a panel of it is 32 KiB, which stays in L1 while activations go
+/// by. A half of it is a multiple of every block length.
 const BLOCK_K: usize = 512;
 /// Values of K in a tile.
 pub(crate) const TILE_K: usize = 32;
@@ -73,16 +74,23 @@ impl TileScratch {
     }
 }
 
+/// Values of K in a block of operands in one part or in two.
+fn block_len(in_parts: bool) -> usize {
+    if in_parts { BLOCK_K / 2 } else { BLOCK_K }
+}
+
 /// The blocks of a K: each begins where the one before ends.
-fn blocks(row_len: usize) -> impl Iterator<Item = Range<usize>> + Clone {
+fn blocks(row_len: usize, in_parts: bool) -> impl Iterator<Item = Range<usize>> + Clone {
+    let len = block_len(in_parts);
     (0..row_len)
-        .step_by(BLOCK_K)
-        .map(move |start| start..row_len.min(start + BLOCK_K))
+        .step_by(len)
+        .map(move |start| start..row_len.min(start + len))
 }
 
 /// Whether the activations of all blocks stay in L2 while strips go by.
-fn are_resident(n_tokens: usize, row_len: usize) -> bool {
-    n_tokens.next_multiple_of(GROUP) * row_len <= RESIDENT
+fn are_resident(n_tokens: usize, row_len: usize, in_parts: bool) -> bool {
+    let n_parts = if in_parts { 2 } else { 1 };
+    n_tokens.next_multiple_of(GROUP) * row_len * n_parts <= RESIDENT
 }
 
 /// A weight of a product, without its destination.
@@ -297,9 +305,15 @@ fn packed_len(n_tokens: usize, row_len: usize) -> usize {
 
 /// Where the tile of values `k_tile * TILE_K..` of a group of tokens lies in packed activations
 /// `[block of K][group][k tile][TILE]`.
-fn packed_at(row_len: usize, n_groups: usize, group: usize, k_tile: usize) -> usize {
-    let first = k_tile / (BLOCK_K / TILE_K) * (BLOCK_K / TILE_K);
-    let n_tiles = (row_len.div_ceil(TILE_K) - first).min(BLOCK_K / TILE_K);
+fn packed_at(
+    (row_len, in_parts): (usize, bool),
+    n_groups: usize,
+    group: usize,
+    k_tile: usize,
+) -> usize {
+    let most_tiles = block_len(in_parts) / TILE_K;
+    let first = k_tile / most_tiles * most_tiles;
+    let n_tiles = (row_len.div_ceil(TILE_K) - first).min(most_tiles);
     (first * n_groups + group * n_tiles + k_tile - first) * TILE
 }
 
@@ -317,7 +331,7 @@ fn pack(
     pool.run_pieces(n_groups, 1, |groups, _| {
         for group in groups {
             let of_group = group * GROUP..tokens.n.min((group + 1) * GROUP);
-            for block in blocks(row_len) {
+            for block in blocks(row_len, in_parts) {
                 let block_tiles = block.len().div_ceil(TILE_K);
                 let first = block.start / TILE_K * n_groups + group * block_tiles;
                 for t in 0..block_tiles {
@@ -463,7 +477,7 @@ impl<'a> Product<'a> {
 
     /// Rows of a strip, so that every thread gets a few.
     fn strip_rows(&self, total_rows: usize, row_len: usize, n_sources: usize) -> usize {
-        let resident = are_resident(self.n_tokens, row_len);
+        let resident = are_resident(self.n_tokens, row_len, !self.packed[1].is_empty());
         let most_rows = if self.n_tokens <= 2 * GROUP {
             STRIP_ROWS / 2
         } else if resident {

@@ -288,7 +288,7 @@ impl Block<'_> {
         for (chunk, scores) in scores.chunks_exact_mut(results).enumerate() {
             let keys = self.left(&scratch.keys, chunk * DEPTH * depth, DEPTH * depth);
             // SAFETY: configured by the caller; the slices carry their lengths.
-            unsafe { (tiles.multiply_parts)(keys, queries, scores, false) };
+            unsafe { (tiles.multiply_parts)(keys, queries, scores, false, [&[]; 2]) };
         }
         let mut factor = self.params.scale * LOG2_E;
         if let Some(cap) = self.params.softcap {
@@ -328,7 +328,7 @@ impl Block<'_> {
             let len = DEPTH * value_tiles;
             let values = self.left(&scratch.values, part * len, len);
             // SAFETY: configured by the caller; the slices carry their lengths.
-            unsafe { (tiles.multiply_parts)(values, weights, results, !begins) };
+            unsafe { (tiles.multiply_parts)(values, weights, results, !begins, [&[]; 2]) };
         }
     }
 

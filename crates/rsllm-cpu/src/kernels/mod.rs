@@ -236,7 +236,7 @@ pub(crate) struct Tiles {
     pub(crate) gelu_gate: GateTiles,
     /// As `multiply`, of operands in two parts of bf16, `[high, low]`: all products but that of the low parts. An empty low part
     /// of `a` is zero. Halves of `a` may have more k tiles than `b` has: those do not count.
-    pub(crate) multiply_parts: unsafe fn(Parts<'_>, Parts<'_>, &mut [f32], bool),
+    pub(crate) multiply_parts: MultiplyParts,
     /// As `pack`, in two parts.
     pub(crate) queries: unsafe fn(&[&[f32]], PartsMut<'_>),
     /// `(rows, head_dim, tiles)`: `[n, head_dim]` to left-hand tiles `[32 rows][2][k tile][TILE]`, in two parts. Values beyond the
@@ -264,6 +264,8 @@ impl Tiles {
 pub(crate) type GateTiles = unsafe fn(&[f32], &[f32], &mut [u16]);
 
 pub(crate) type MultiplyTiles = unsafe fn(&[u16], &[u16], &mut [f32], bool, &[u16]);
+
+pub(crate) type MultiplyParts = unsafe fn(Parts<'_>, Parts<'_>, &mut [f32], bool, Parts<'_>);
 
 pub(crate) type Scatter = unsafe fn(&[f32], Option<&[f32]>, &mut [&mut [f32]]);
 

@@ -184,7 +184,7 @@ impl Gated<'_> {
         // What is there of rows that are missing may be no number.
         gate[rows.len() * GROUP..].fill(0.0);
         up[rows.len() * GROUP..].fill(0.0);
-        let at = packed_at(self.row_len, n_groups, group, rows.start / TILE_K);
+        let at = packed_at((self.row_len, false), n_groups, group, rows.start / TILE_K);
         // SAFETY: strips cover disjoint values, so each tile is written once. An instruction set of this machine.
         unsafe { (self.kernel)(gate, up, self.dst.range(at..at + TILE)) };
     }

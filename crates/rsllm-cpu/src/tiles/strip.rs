@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use super::sink::Sink;
 use super::{
-    BLOCK_K, FEW_K, GROUP, PANEL_ROWS, Source, TILE_K, TileScratch, are_resident, blocks, packed_at,
+    FEW_K, GROUP, PANEL_ROWS, Source, TILE_K, TileScratch, are_resident, block_len, blocks,
+    packed_at,
 };
 use crate::kernels::{Parts, PartsMut, TILE, TILE_F32, Tiles, ToTiles};
 
@@ -125,17 +126,17 @@ impl Strip<'_, '_> {
     /// other, so that its results stay near and its weights are read in the order in which they lie; otherwise all panels
     /// meet one block before the next.
     fn multiply(&self, packed: Parts<'_>, scratch: &mut TileScratch) {
-        let row_len = self.row_len();
-        if are_resident(self.n_tokens, row_len) {
+        let (row_len, in_parts) = (self.row_len(), !packed[1].is_empty());
+        if are_resident(self.n_tokens, row_len, in_parts) {
             for (number, panel) in self.panels().enumerate() {
-                for block in blocks(row_len) {
-                    self.multiply_panel(&panel, number, block, packed, &[], scratch);
+                for block in blocks(row_len, in_parts) {
+                    self.multiply_panel(&panel, number, block, packed, [&[]; 2], scratch);
                 }
             }
             return;
         }
-        for block in blocks(row_len) {
-            let mut ahead = self.ahead(&block, packed[0]);
+        for block in blocks(row_len, in_parts) {
+            let mut ahead = self.ahead(&block, packed);
             for (number, panel) in self.panels().enumerate() {
                 let ahead = ahead.next().unwrap_or_default();
                 self.multiply_panel(&panel, number, block.clone(), packed, ahead, scratch);
@@ -150,7 +151,7 @@ impl Strip<'_, '_> {
         number: usize,
         block: Range<usize>,
         packed: Parts<'_>,
-        ahead: &[u16],
+        ahead: Parts<'_>,
         scratch: &mut TileScratch,
     ) {
         let in_parts = !packed[1].is_empty();
@@ -170,10 +171,10 @@ impl Strip<'_, '_> {
         unsafe {
             if in_parts {
                 let b = packed.map(|part| &part[of_block.clone()]);
-                (self.tiles.multiply_parts)([high, low], b, results, accumulate);
+                (self.tiles.multiply_parts)([high, low], b, results, accumulate, ahead);
             } else {
                 let b = &packed[0][of_block];
-                (self.tiles.multiply)(high, b, results, accumulate, ahead);
+                (self.tiles.multiply)(high, b, results, accumulate, ahead[0]);
             }
         }
     }
@@ -182,18 +183,21 @@ impl Strip<'_, '_> {
     fn ahead<'p>(
         &self,
         block: &Range<usize>,
-        packed: &'p [u16],
-    ) -> impl Iterator<Item = &'p [u16]> + use<'p> {
-        let row_len = self.row_len();
+        packed: Parts<'p>,
+    ) -> impl Iterator<Item = Parts<'p>> + use<'p> {
+        let (row_len, len) = (self.row_len(), block_len(!packed[1].is_empty()));
         let next = if block.end < row_len {
-            block.end..row_len.min(block.end + BLOCK_K)
+            block.end..row_len.min(block.end + len)
         } else {
-            0..row_len.min(BLOCK_K)
+            0..row_len.min(len)
         };
         let tile_of = |k: usize| k.div_ceil(TILE_K) * self.n_tokens.div_ceil(GROUP) * TILE;
-        let next = &packed[tile_of(next.start)..tile_of(next.end)];
-        let part = next.len().div_ceil(self.panels().count()).max(1);
-        next.chunks(part.next_multiple_of(TILE))
+        let next = tile_of(next.start)..tile_of(next.end);
+        let of_panel = next.len().div_ceil(self.panels().count()).max(1);
+        let of_panel = of_panel.next_multiple_of(TILE);
+        let of_part = |part: &'p [u16]| part.get(next.clone()).unwrap_or_default().chunks(of_panel);
+        let [high, mut low] = packed.map(of_part);
+        high.map(move |high| [high, low.next().unwrap_or_default()])
     }
 
     /// The same for one or two groups of tokens, where unpacking is most of the work: the products of one piece of a panel run
@@ -264,7 +268,8 @@ impl Strip<'_, '_> {
         }
         let n_groups = self.n_tokens.div_ceil(GROUP);
         let tile = piece.k.start / TILE_K + t;
-        let group = |g: usize| &packed[packed_at(self.row_len(), n_groups, g, tile)..][..TILE];
+        let group =
+            |g: usize| &packed[packed_at((self.row_len(), false), n_groups, g, tile)..][..TILE];
         let (a0, a1) = panel.split_at(panel.len() / 2);
         let a = [&a0[t * TILE..], &a1[t * TILE..]];
         // SAFETY: configured by the caller.

@@ -227,7 +227,7 @@ fn parts_of_keys_queries_and_values_add_up_to_them() {
                     // SAFETY: as above; the tiles are configured in between.
                     unsafe {
                         (tiles.configure)();
-                        (tiles.multiply_parts)(a, [&b, &b_low], scores, false);
+                        (tiles.multiply_parts)(a, [&b, &b_low], scores, false, [&[]; 2]);
                         (tiles.release)();
                     }
                 }
@@ -284,10 +284,10 @@ fn two_parts_meet_two_groups_as_one() {
             // SAFETY: `tables` gives instruction sets this machine has; the tiles are configured in between.
             unsafe {
                 (tiles.configure)();
-                (tiles.multiply_parts)([&a, low], [&b, &b_low], &mut together, true);
+                (tiles.multiply_parts)([&a, low], [&b, &b_low], &mut together, true, [&b, low]);
                 for (g, alone) in alone.chunks_exact_mut(2 * TILE_F32).enumerate() {
                     let b = [&b[g * group..][..group], &b_low[g * group..][..group]];
-                    (tiles.multiply_parts)([&a, low], b, alone, true);
+                    (tiles.multiply_parts)([&a, low], b, alone, true, [&[]; 2]);
                 }
                 (tiles.release)();
             }

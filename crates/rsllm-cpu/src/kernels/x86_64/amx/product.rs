@@ -1,12 +1,18 @@
 //! The product on tiles: 16 rows of 64 bytes each. Weights are the left operand, 16 rows by 32 values, and lie as they
 //! were unpacked; activations are the right one, 16 pairs of values by 16 tokens; results are 16 rows by 16 tokens in f32.
 //!
+//! A loop uses four of the eight tile registers: sums of two halves of rows and one group of tokens, a tile of each side. The
+//! processor renames them, and where it has few to spare (another thread of the core takes its part), a product or a load
+//! waits until one is free: with all eight in use they run one after the other, and four cost half of that, in spite of more
+//! loads. Registers that have not been written since the configuration take no part.
+//!
 //! The compiler knows nothing of tile registers on stable Rust, so the instructions go through `asm!`. It never uses these
 //! registers itself, and nothing here keeps a value in one from one function to the next but the configuration and, from
 //! [`clear`] to [`finish`], the sums.
 
 use std::arch::asm;
 use std::arch::x86_64::*;
+use std::slice::Chunks;
 
 use crate::kernels::x86_64::avx512::simd::{load_f32, store_f32, store512, transposed};
 use crate::kernels::{Parts, TILE, TILE_F32};
@@ -63,56 +69,43 @@ pub(super) unsafe fn multiply(
         "whole tiles of one depth"
     );
     let n_tiles = half / TILE;
-    let n_steps = (n_groups / 2 * n_tiles).max(1);
-    let mut ahead = ahead.chunks((ahead.len() / LINE).div_ceil(n_steps).max(1) * LINE);
+    let mut ahead = in_steps(ahead, n_groups * n_tiles);
     let (a, b, c) = (a.as_ptr(), b.as_ptr(), c.as_mut_ptr());
-    let mut group = 0;
     // SAFETY: by the assertion `a` holds two halves of `n_tiles` tiles, `b` as many for each group, `c` two result tiles for each;
     // the loops stay below those numbers. The caller vouches for AMX and for the configuration.
     unsafe {
-        while group + 2 <= n_groups {
-            let (c0, c1) = (
-                c.add(group * 2 * TILE_F32),
-                c.add((group + 1) * 2 * TILE_F32),
-            );
-            let (b0, b1) = (b.add(group * half), b.add((group + 1) * half));
-            if accumulate {
-                load_four(c0, c1);
-            } else {
-                zero_four();
-            }
+        for group in 0..n_groups {
+            let c = c.add(group * 2 * TILE_F32);
+            begin_one(c, accumulate);
             for t in 0..n_tiles {
-                let at = t * TILE;
-                if let Some(ahead) = ahead.next() {
-                    for line in ahead.chunks(LINE) {
-                        _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast());
-                    }
+                if let Some(lines) = ahead.next() {
+                    ask_for(lines);
                 }
-                step_passing(a.add(at), a.add(half + at), b0.add(at), b1.add(at));
-            }
-            store_four(c0, c1);
-            group += 2;
-        }
-        if group < n_groups {
-            let (c0, b0) = (c.add(group * 2 * TILE_F32), b.add(group * half));
-            if accumulate {
-                load_two(c0);
-            } else {
-                zero_four();
-            }
-            for t in 0..n_tiles {
                 let at = t * TILE;
-                step_two(a.add(at), a.add(half + at), b0.add(at));
+                step_passing(a.add(at), a.add(half + at), b.add(group * half + at));
             }
-            store_two(c0);
+            store_one(c);
         }
+    }
+}
+
+/// What is asked for in each of `n_steps`, whole cache lines.
+fn in_steps(ahead: &[u16], n_steps: usize) -> Chunks<'_, u16> {
+    ahead.chunks((ahead.len() / LINE).div_ceil(n_steps.max(1)).max(1) * LINE)
+}
+
+#[inline(always)]
+unsafe fn ask_for(lines: &[u16]) {
+    for line in lines.chunks(LINE) {
+        // SAFETY: a hint.
+        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) };
     }
 }
 
 /// Forgets the sums of [`step`].
 pub(super) unsafe fn clear() {
-    // SAFETY: the caller vouches for AMX and for the configuration.
-    unsafe { zero_four() };
+    // SAFETY: touches registers alone.
+    unsafe { zero_two() };
 }
 
 /// Adds the products of two tiles of rows with one or two tiles of tokens to sums that stay in registers.
@@ -124,8 +117,8 @@ pub(super) unsafe fn step(a: [&[u16]; 2], b: &[&[u16]]) {
     // SAFETY: whole tiles, and the caller vouches for AMX and for the configuration.
     unsafe {
         match b {
-            [b0] => step_two(a[0].as_ptr(), a[1].as_ptr(), b0.as_ptr()),
-            [b0, b1] => step_four(a[0].as_ptr(), a[1].as_ptr(), b0.as_ptr(), b1.as_ptr()),
+            [b0] => step_staying(a[0].as_ptr(), a[1].as_ptr(), b0.as_ptr()),
+            [b0, b1] => step_two(a[0].as_ptr(), a[1].as_ptr(), b0.as_ptr(), b1.as_ptr()),
             _ => unreachable!("one or two tiles of tokens"),
         }
     }
@@ -136,8 +129,11 @@ pub(super) unsafe fn finish(c: &mut [f32]) {
     // SAFETY: the pointers are good for as many values as the lengths say; the caller vouches for AMX and for the configuration.
     unsafe {
         match c.len() / (2 * TILE_F32) {
-            1 => store_two(c.as_mut_ptr()),
-            2 => store_four(c.as_mut_ptr(), c.as_mut_ptr().add(2 * TILE_F32)),
+            1 => store_one(c.as_mut_ptr()),
+            2 => {
+                store_one(c.as_mut_ptr());
+                store_other(c.as_mut_ptr().add(2 * TILE_F32));
+            }
             _ => unreachable!("one or two groups"),
         }
     }
@@ -145,7 +141,13 @@ pub(super) unsafe fn finish(c: &mut [f32]) {
 
 /// As [`multiply`], of operands in two parts each, `a` and `b` being `[high, low]`: all products but that of the low parts. An
 /// empty low part of `a` is zero. Halves of `a` may have more k tiles than `b` has: those do not count.
-pub(super) unsafe fn multiply_parts(a: Parts<'_>, b: Parts<'_>, c: &mut [f32], accumulate: bool) {
+pub(super) unsafe fn multiply_parts(
+    a: Parts<'_>,
+    b: Parts<'_>,
+    c: &mut [f32],
+    accumulate: bool,
+    ahead: Parts<'_>,
+) {
     let n_groups = c.len() / (2 * TILE_F32);
     let half = a[0].len() / 2;
     let depth = b[0].len() / n_groups.max(1);
@@ -160,142 +162,175 @@ pub(super) unsafe fn multiply_parts(a: Parts<'_>, b: Parts<'_>, c: &mut [f32], a
     );
     let n_tiles = depth / TILE;
     let has_low = !a[1].is_empty();
+    let mut ahead = ahead.map(|part| in_steps(part, n_groups * n_tiles));
     let (a, low, c) = (a[0].as_ptr(), a[1].as_ptr(), c.as_mut_ptr());
     let (b, b_low) = (b[0].as_ptr(), b[1].as_ptr());
-    let mut group = 0;
     // SAFETY: as in `multiply`; the low parts are as long as the high ones, or that of `a` is empty and not looked at.
     unsafe {
-        while group + 2 <= n_groups {
-            let (c0, c1) = (
-                c.add(group * 2 * TILE_F32),
-                c.add((group + 1) * 2 * TILE_F32),
-            );
+        if n_groups == 2 {
+            // Neither side stays in L1 from one group to the next here, so each tile of rows is loaded for both.
             if accumulate {
-                load_four(c0, c1);
+                load_one(c);
+                load_other(c.add(2 * TILE_F32));
             } else {
-                zero_four();
+                zero_two();
             }
             for t in 0..n_tiles {
-                let (at, b0, b1) = (
-                    t * TILE,
-                    group * depth + t * TILE,
-                    (group + 1) * depth + t * TILE,
-                );
-                step_four(a.add(at), a.add(half + at), b_low.add(b0), b_low.add(b1));
-                next_right(b.add(b0), b.add(b1));
+                let (at, other) = (t * TILE, depth + t * TILE);
+                let groups = [[b.add(at), b.add(other)], [b_low.add(at), b_low.add(other)]];
+                two_groups_in_parts([a.add(at), a.add(half + at)], groups);
                 if has_low {
-                    next_left(low.add(at), low.add(half + at));
+                    two_groups_low(low.add(at), low.add(half + at));
                 }
             }
-            store_four(c0, c1);
-            group += 2;
+            store_one(c);
+            store_other(c.add(2 * TILE_F32));
+            return;
         }
-        if group < n_groups {
-            let c0 = c.add(group * 2 * TILE_F32);
-            if accumulate {
-                load_two(c0);
-            } else {
-                zero_four();
-            }
+        for group in 0..n_groups {
+            let c = c.add(group * 2 * TILE_F32);
+            begin_one(c, accumulate);
             for t in 0..n_tiles {
-                let (at, b0) = (t * TILE, group * depth + t * TILE);
-                step_two(a.add(at), a.add(half + at), b_low.add(b0));
-                step_two(a.add(at), a.add(half + at), b.add(b0));
+                for lines in ahead.iter_mut().filter_map(Iterator::next) {
+                    ask_for(lines);
+                }
+                let (at, of_group) = (t * TILE, group * depth + t * TILE);
+                let rows = [a.add(at), a.add(half + at)];
+                step_parts(rows, [b.add(of_group), b_low.add(of_group)]);
                 if has_low {
-                    step_two(low.add(at), low.add(half + at), b.add(b0));
+                    step_low(low.add(at), low.add(half + at));
                 }
             }
-            store_two(c0);
+            store_one(c);
         }
     }
 }
 
-/// The left operands of the last [`step_four`] by two other groups of tokens.
-#[inline(always)]
-unsafe fn next_right(b0: *const u16, b1: *const u16) {
-    // SAFETY: the caller's pointers are good for 1,024 bytes each.
-    unsafe {
+/// Two halves of rows by one group of tokens, which `$load` loads.
+macro_rules! two_by_one {
+    ($load:literal, $a0:expr, $a1:expr, $b:expr) => {
         asm!(
-            "tileloadd tmm6, [{b0} + {row}*1]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "tileloadd tmm7, [{b1} + {row}*1]",
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            "tdpbf16ps tmm2, tmm5, tmm6",
-            "tdpbf16ps tmm3, tmm5, tmm7",
-            b0 = in(reg) b0, b1 = in(reg) b1, row = in(reg) 64usize,
-            options(nostack, readonly),
-        );
-    }
-}
-
-/// Two other halves of rows by the right operands of the last step.
-#[inline(always)]
-unsafe fn next_left(a0: *const u16, a1: *const u16) {
-    // SAFETY: the caller's pointers are good for 1,024 bytes each.
-    unsafe {
-        asm!(
-            "tileloadd tmm4, [{a0} + {row}*1]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            "tileloadd tmm5, [{a1} + {row}*1]",
-            "tdpbf16ps tmm2, tmm5, tmm6",
-            "tdpbf16ps tmm3, tmm5, tmm7",
-            a0 = in(reg) a0, a1 = in(reg) a1, row = in(reg) 64usize,
-            options(nostack, readonly),
-        );
-    }
-}
-
-/// Two halves of rows by two groups of tokens, which `$load` loads.
-macro_rules! two_by_two {
-    ($load:literal, $a0:expr, $a1:expr, $b0:expr, $b1:expr) => {
-        asm!(
-            concat!($load, " tmm6, [{b0} + {row}*1]"),
-            "tileloadd tmm4, [{a0} + {row}*1]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            concat!($load, " tmm7, [{b1} + {row}*1]"),
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            "tileloadd tmm5, [{a1} + {row}*1]",
-            "tdpbf16ps tmm2, tmm5, tmm6",
-            "tdpbf16ps tmm3, tmm5, tmm7",
-            a0 = in(reg) $a0, a1 = in(reg) $a1, b0 = in(reg) $b0, b1 = in(reg) $b1, row = in(reg) 64usize,
+            concat!($load, " tmm3, [{b} + {row}*1]"),
+            "tileloadd tmm2, [{a0} + {row}*1]",
+            "tdpbf16ps tmm0, tmm2, tmm3",
+            "tileloadd tmm2, [{a1} + {row}*1]",
+            "tdpbf16ps tmm1, tmm2, tmm3",
+            a0 = in(reg) $a0, a1 = in(reg) $a1, b = in(reg) $b, row = in(reg) 64usize,
             options(nostack, readonly),
         )
     };
 }
 
 #[inline(always)]
-unsafe fn step_four(a0: *const u16, a1: *const u16, b0: *const u16, b1: *const u16) {
+unsafe fn step_staying(a0: *const u16, a1: *const u16, b: *const u16) {
     // SAFETY: the caller's pointers are good for 1,024 bytes each.
-    unsafe { two_by_two!("tileloadd", a0, a1, b0, b1) }
+    unsafe { two_by_one!("tileloadd", a0, a1, b) }
 }
 
-/// As [`step_four`], with a hint that the groups of tokens go by while the rows stay: those then keep their place in L1.
+/// As [`step_staying`], with a hint that the groups of tokens go by while the rows stay: those then keep their place in L1.
 #[inline(always)]
-unsafe fn step_passing(a0: *const u16, a1: *const u16, b0: *const u16, b1: *const u16) {
+unsafe fn step_passing(a0: *const u16, a1: *const u16, b: *const u16) {
     // SAFETY: the caller's pointers are good for 1,024 bytes each.
-    unsafe { two_by_two!("tileloaddt1", a0, a1, b0, b1) }
+    unsafe { two_by_one!("tileloaddt1", a0, a1, b) }
 }
 
-/// Two halves of rows by one group of tokens.
+/// Two halves of rows by both parts of a group of tokens, the low one first.
 #[inline(always)]
-unsafe fn step_two(a0: *const u16, a1: *const u16, b0: *const u16) {
+unsafe fn step_parts([a0, a1]: [*const u16; 2], [b, b_low]: [*const u16; 2]) {
     // SAFETY: the caller's pointers are good for 1,024 bytes each.
     unsafe {
         asm!(
-            "tileloadd tmm6, [{b0} + {row}*1]",
+            "tileloaddt1 tmm3, [{b_low} + {row}*1]",
+            "tileloadd tmm2, [{a0} + {row}*1]",
+            "tdpbf16ps tmm0, tmm2, tmm3",
+            "tileloadd tmm2, [{a1} + {row}*1]",
+            "tdpbf16ps tmm1, tmm2, tmm3",
+            "tileloaddt1 tmm3, [{b} + {row}*1]",
+            "tdpbf16ps tmm1, tmm2, tmm3",
+            "tileloadd tmm2, [{a0} + {row}*1]",
+            "tdpbf16ps tmm0, tmm2, tmm3",
+            a0 = in(reg) a0, a1 = in(reg) a1, b = in(reg) b, b_low = in(reg) b_low, row = in(reg) 64usize,
+            options(nostack, readonly),
+        );
+    }
+}
+
+/// Two other halves of rows by the group of the last step.
+#[inline(always)]
+unsafe fn step_low(a0: *const u16, a1: *const u16) {
+    // SAFETY: the caller's pointers are good for 1,024 bytes each.
+    unsafe {
+        asm!(
+            "tileloadd tmm2, [{a0} + {row}*1]",
+            "tdpbf16ps tmm0, tmm2, tmm3",
+            "tileloadd tmm2, [{a1} + {row}*1]",
+            "tdpbf16ps tmm1, tmm2, tmm3",
+            a0 = in(reg) a0, a1 = in(reg) a1, row = in(reg) 64usize,
+            options(nostack, readonly),
+        );
+    }
+}
+
+/// Two halves of rows by two groups of tokens.
+#[inline(always)]
+unsafe fn step_two(a0: *const u16, a1: *const u16, b0: *const u16, b1: *const u16) {
+    // SAFETY: the caller's pointers are good for 1,024 bytes each.
+    unsafe {
+        asm!(
+            "tileloadd tmm5, [{b0} + {row}*1]",
             "tileloadd tmm4, [{a0} + {row}*1]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "tileloadd tmm5, [{a1} + {row}*1]",
-            "tdpbf16ps tmm2, tmm5, tmm6",
-            a0 = in(reg) a0, a1 = in(reg) a1, b0 = in(reg) b0, row = in(reg) 64usize,
+            "tdpbf16ps tmm0, tmm4, tmm5",
+            "tileloadd tmm6, [{b1} + {row}*1]",
+            "tdpbf16ps tmm2, tmm4, tmm6",
+            "tileloadd tmm4, [{a1} + {row}*1]",
+            "tdpbf16ps tmm1, tmm4, tmm5",
+            "tdpbf16ps tmm3, tmm4, tmm6",
+            a0 = in(reg) a0, a1 = in(reg) a1, b0 = in(reg) b0, b1 = in(reg) b1, row = in(reg) 64usize,
+            options(nostack, readonly),
+        );
+    }
+}
+
+/// Two halves of rows by both parts `[high, low]` of two groups of tokens, the low ones first.
+#[inline(always)]
+unsafe fn two_groups_in_parts([a0, a1]: [*const u16; 2], [b, b_low]: [[*const u16; 2]; 2]) {
+    // SAFETY: the caller's pointers are good for 1,024 bytes each.
+    unsafe {
+        step_two(a0, a1, b_low[0], b_low[1]);
+        asm!(
+            "tileloadd tmm5, [{b0} + {row}*1]",
+            "tdpbf16ps tmm1, tmm4, tmm5",
+            "tileloadd tmm6, [{b1} + {row}*1]",
+            "tdpbf16ps tmm3, tmm4, tmm6",
+            "tileloadd tmm4, [{a0} + {row}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm5",
+            "tdpbf16ps tmm2, tmm4, tmm6",
+            a0 = in(reg) a0, b0 = in(reg) b[0], b1 = in(reg) b[1], row = in(reg) 64usize,
+            options(nostack, readonly),
+        );
+    }
+}
+
+/// Two other halves of rows by the two groups of the last step.
+#[inline(always)]
+unsafe fn two_groups_low(a0: *const u16, a1: *const u16) {
+    // SAFETY: the caller's pointers are good for 1,024 bytes each.
+    unsafe {
+        asm!(
+            "tileloadd tmm4, [{a0} + {row}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm5",
+            "tdpbf16ps tmm2, tmm4, tmm6",
+            "tileloadd tmm4, [{a1} + {row}*1]",
+            "tdpbf16ps tmm1, tmm4, tmm5",
+            "tdpbf16ps tmm3, tmm4, tmm6",
+            a0 = in(reg) a0, a1 = in(reg) a1, row = in(reg) 64usize,
             options(nostack, readonly),
         );
     }
 }
 
 #[inline(always)]
-unsafe fn zero_four() {
+unsafe fn zero_two() {
     // SAFETY: touches registers alone.
     unsafe {
         asm!(
@@ -308,57 +343,68 @@ unsafe fn zero_four() {
     }
 }
 
+/// The sums of one group: none yet, or those that lie at `c`.
 #[inline(always)]
-unsafe fn load_four(c0: *const f32, c1: *const f32) {
-    // SAFETY: the caller's pointers are good for 2,048 bytes each.
+unsafe fn begin_one(c: *const f32, accumulate: bool) {
+    // SAFETY: the caller's pointer is good for 2,048 bytes.
     unsafe {
-        asm!(
-            "tileloadd tmm0, [{c0} + {row}*1]",
-            "tileloadd tmm1, [{c1} + {row}*1]",
-            "tileloadd tmm2, [{c0} + {row}*1 + 1024]",
-            "tileloadd tmm3, [{c1} + {row}*1 + 1024]",
-            c0 = in(reg) c0, c1 = in(reg) c1, row = in(reg) 64usize,
-            options(nostack, readonly),
-        );
+        if accumulate {
+            load_one(c);
+        } else {
+            asm!("tilezero tmm0", "tilezero tmm1", options(nostack, nomem));
+        }
     }
 }
 
 #[inline(always)]
-unsafe fn load_two(c0: *const f32) {
+unsafe fn load_one(c: *const f32) {
     // SAFETY: the caller's pointer is good for 2,048 bytes.
     unsafe {
         asm!(
-            "tileloadd tmm0, [{c0} + {row}*1]",
-            "tileloadd tmm2, [{c0} + {row}*1 + 1024]",
-            c0 = in(reg) c0, row = in(reg) 64usize,
+            "tileloadd tmm0, [{c} + {row}*1]",
+            "tileloadd tmm1, [{c} + {row}*1 + 1024]",
+            c = in(reg) c, row = in(reg) 64usize,
+            options(nostack, readonly),
+        );
+    }
+}
+
+/// As [`load_one`], of the second of two groups.
+#[inline(always)]
+unsafe fn load_other(c: *const f32) {
+    // SAFETY: as above.
+    unsafe {
+        asm!(
+            "tileloadd tmm2, [{c} + {row}*1]",
+            "tileloadd tmm3, [{c} + {row}*1 + 1024]",
+            c = in(reg) c, row = in(reg) 64usize,
             options(nostack, readonly),
         );
     }
 }
 
 #[inline(always)]
-unsafe fn store_four(c0: *mut f32, c1: *mut f32) {
-    // SAFETY: the caller's pointers are good for 2,048 bytes each.
+unsafe fn store_one(c: *mut f32) {
+    // SAFETY: as above.
     unsafe {
         asm!(
-            "tilestored [{c0} + {row}*1], tmm0",
-            "tilestored [{c1} + {row}*1], tmm1",
-            "tilestored [{c0} + {row}*1 + 1024], tmm2",
-            "tilestored [{c1} + {row}*1 + 1024], tmm3",
-            c0 = in(reg) c0, c1 = in(reg) c1, row = in(reg) 64usize,
+            "tilestored [{c} + {row}*1], tmm0",
+            "tilestored [{c} + {row}*1 + 1024], tmm1",
+            c = in(reg) c, row = in(reg) 64usize,
             options(nostack),
         );
     }
 }
 
+/// As [`store_one`], of the second of two groups.
 #[inline(always)]
-unsafe fn store_two(c0: *mut f32) {
-    // SAFETY: the caller's pointer is good for 2,048 bytes.
+unsafe fn store_other(c: *mut f32) {
+    // SAFETY: as above.
     unsafe {
         asm!(
-            "tilestored [{c0} + {row}*1], tmm0",
-            "tilestored [{c0} + {row}*1 + 1024], tmm2",
-            c0 = in(reg) c0, row = in(reg) 64usize,
+            "tilestored [{c} + {row}*1], tmm2",
+            "tilestored [{c} + {row}*1 + 1024], tmm3",
+            c = in(reg) c, row = in(reg) 64usize,
             options(nostack),
         );
     }
