@@ -16,13 +16,13 @@ use std::ops::Range;
 
 use rsllm_tensor::{Activation, BackendError, Op};
 
-use crate::kernels::{TILE, TILE_F32, Tiles};
+use crate::kernels::{PartsMut, TILE, TILE_F32, Tiles};
 use crate::matmul::{Matmul, MatmulScratch, Output, Pieces, Target, Vec4};
 use crate::memory::{Aligned, Allocator};
 use crate::threads::{SharedSlice, ThreadPool, WorkerPanicked};
 use crate::weight::CpuWeight;
 pub(crate) use heads::{Heads, Kind};
-use sink::{Gated, Sink};
+use sink::{GateKernel, Gated, Sink};
 use strip::Strip;
 
 /// Tokens of a group, and rows of a tile.
@@ -256,10 +256,12 @@ impl Matmul<'_> {
         weights: [&CpuWeight; 3],
         n_tokens: usize,
     ) -> Option<&'static Tiles> {
-        let fits = packed_len(n_tokens, weights[2].row_len)
-            <= size_of_val(self.scratch.packed.as_slice()) / size_of::<u16>();
-        self.adding_tiles(&weights)
-            .filter(|_| fits && !weights[0].in_parts())
+        let n_parts = if weights[0].in_parts() { 2 } else { 1 };
+        let [x, hidden] =
+            [weights[0], weights[2]].map(|weight| n_parts * packed_len(n_tokens, weight.row_len));
+        let fits = x <= self.scratch.tile_packed.as_slice().len()
+            && hidden <= size_of_val(self.scratch.packed.as_slice()) / size_of::<u16>();
+        self.adding_tiles(&weights).filter(|_| fits)
     }
 
     /// `target = down · (act(gate · x) * (up · x))` of prompt rows, down being the target's weight. `places` are the rows of the
@@ -275,14 +277,25 @@ impl Matmul<'_> {
         add: bool,
     ) -> Result<(), WorkerPanicked> {
         let row_len = inner.gate.weight.row_len;
+        let in_parts = target.weight.in_parts();
+        let kernel = if in_parts {
+            GateKernel::Parts(self.kernels.elementwise.gate(inner.activation))
+        } else {
+            GateKernel::Rounded(tiles.gate(inner.activation))
+        };
+        let (threads, packed) = (&mut self.scratch.tiles, &mut self.scratch.tile_packed);
+        let (packed, low) = packed
+            .as_mut_slice()
+            .split_at_mut(packed_len(tokens.n, row_len));
         // As above.
         let hidden: &mut [u16] = bytemuck::cast_slice_mut(self.scratch.packed.as_mut_slice());
-        let hidden = &mut hidden[..packed_len(tokens.n, target.weight.row_len)];
-        let (threads, packed) = (&mut self.scratch.tiles, &mut self.scratch.tile_packed);
-        let packed = [Some(packed.as_mut_slice()), None];
-        let mut product = Product::of(tiles, self.pool, threads, packed, tokens, row_len)?;
-        product.run_gated(inner, hidden)?;
-        product.packed = [hidden, &[]];
+        let (hidden, hidden_low) = hidden.split_at_mut(packed_len(tokens.n, target.weight.row_len));
+        let n_low = if in_parts { hidden.len() } else { 0 };
+        let mut hidden = [hidden, &mut hidden_low[..n_low]];
+        let room = [Some(packed), in_parts.then_some(low)];
+        let mut product = Product::of(tiles, self.pool, threads, room, tokens, row_len)?;
+        product.run_gated(inner, kernel, hidden.each_mut().map(|part| &mut **part))?;
+        product.packed = hidden.map(|part| &*part);
         product.run(&mut [target], places, add)
     }
 }
@@ -456,14 +469,19 @@ impl<'a> Product<'a> {
     }
 
     /// To packed activations `hidden`.
-    fn run_gated(&mut self, inner: &Inner<'_>, hidden: &mut [u16]) -> Result<(), WorkerPanicked> {
+    fn run_gated(
+        &mut self,
+        inner: &Inner<'_>,
+        kernel: GateKernel,
+        hidden: PartsMut<'_>,
+    ) -> Result<(), WorkerPanicked> {
         let ffn_dim = inner.gate.weight.n_rows;
         let strip_rows = self.strip_rows(ffn_dim, inner.gate.weight.row_len, 2);
         let gated = Gated {
-            dst: SharedSlice::new(hidden),
+            dst: hidden.map(SharedSlice::new),
             row_len: ffn_dim,
             biases: [inner.gate.bias, inner.up.bias],
-            kernel: self.tiles.gate(inner.activation),
+            kernel,
         };
         self.run_strips(ffn_dim.div_ceil(strip_rows), |piece| {
             let rows = piece * strip_rows..ffn_dim.min((piece + 1) * strip_rows);

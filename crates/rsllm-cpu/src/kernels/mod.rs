@@ -239,6 +239,8 @@ pub(crate) struct Tiles {
     pub(crate) multiply_parts: MultiplyParts,
     /// As `pack`, in two parts.
     pub(crate) queries: unsafe fn(&[&[f32]], PartsMut<'_>),
+    /// Two result tiles, 32 rows of 16 tokens, to one right-hand tile in two parts.
+    pub(crate) pairs: unsafe fn(&[f32], PartsMut<'_>),
     /// `(rows, head_dim, tiles)`: `[n, head_dim]` to left-hand tiles `[32 rows][2][k tile][TILE]`, in two parts. Values beyond the
     /// head are zero; rows beyond `n` keep what was there.
     pub(crate) keys: unsafe fn(&[f32], usize, PartsMut<'_>),

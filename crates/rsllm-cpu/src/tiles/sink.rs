@@ -27,14 +27,20 @@ pub(super) enum Sink<'a, 't> {
 
 /// Pairs of results become right-hand operands.
 pub(super) struct Gated<'t> {
-    /// `[block of K][group][k tile][TILE]`.
-    pub(super) dst: SharedSlice<'t, u16>,
+    /// `[block of K][group][k tile][TILE]`; the second is for low parts.
+    pub(super) dst: [SharedSlice<'t, u16>; 2],
     /// Values of a row of it.
     pub(super) row_len: usize,
     /// Of gate and up.
     pub(super) biases: [Option<&'t [f32]>; 2],
-    /// `act(gate) * up` to an operand.
-    pub(super) kernel: GateTiles,
+    pub(super) kernel: GateKernel,
+}
+
+/// `act(gate) * up` of result tiles to an operand.
+pub(super) enum GateKernel {
+    Rounded(GateTiles),
+    /// In two parts: in place, by the kernel that all other rows take, and then cut.
+    Parts(unsafe fn(&mut [f32], &[f32])),
 }
 
 impl Sink<'_, '_> {
@@ -89,7 +95,7 @@ impl Sink<'_, '_> {
                     for (group, (gate, up)) in
                         gates.zip(ups.chunks_exact_mut(2 * TILE_F32)).enumerate()
                     {
-                        gated.write(&rows, group, n_groups, gate, up);
+                        gated.write(tiles, &rows, group, n_groups, [gate, up]);
                     }
                 }
             }
@@ -167,11 +173,11 @@ impl Gated<'_> {
     /// Results `[2][TILE_F32]` of gate and up, of values `rows` and one group of tokens: one tile of the operand.
     fn write(
         &self,
+        tiles: &Tiles,
         rows: &Range<usize>,
         group: usize,
         n_groups: usize,
-        gate: &mut [f32],
-        up: &mut [f32],
+        [gate, up]: [&mut [f32]; 2],
     ) {
         for (results, bias) in [&mut *gate, &mut *up].into_iter().zip(self.biases) {
             let Some(bias) = bias else { continue };
@@ -184,8 +190,20 @@ impl Gated<'_> {
         // What is there of rows that are missing may be no number.
         gate[rows.len() * GROUP..].fill(0.0);
         up[rows.len() * GROUP..].fill(0.0);
-        let at = packed_at((self.row_len, false), n_groups, group, rows.start / TILE_K);
+        let in_parts = matches!(self.kernel, GateKernel::Parts(_));
+        let k_tile = rows.start / TILE_K;
+        let at = packed_at((self.row_len, in_parts), n_groups, group, k_tile);
+        let [high, low] = &self.dst;
+        let tile = at..at + TILE;
         // SAFETY: strips cover disjoint values, so each tile is written once. An instruction set of this machine.
-        unsafe { (self.kernel)(gate, up, self.dst.range(at..at + TILE)) };
+        unsafe {
+            match self.kernel {
+                GateKernel::Rounded(kernel) => kernel(gate, up, high.range(tile)),
+                GateKernel::Parts(kernel) => {
+                    kernel(gate, up);
+                    (tiles.pairs)(gate, [high.range(tile.clone()), low.range(tile)]);
+                }
+            }
+        }
     }
 }

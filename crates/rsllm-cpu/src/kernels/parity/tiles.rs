@@ -181,6 +181,21 @@ fn gated_results_become_the_next_operand() {
     }
 }
 
+#[test]
+fn results_become_an_operand_in_two_parts() {
+    for tiles in tables().into_iter().filter_map(|table| table.tiles) {
+        let results = Random(13).values(2 * TILE_F32);
+        let [mut high, mut low] = [(); 2].map(|()| vec![0xFFFFu16; TILE]);
+        // SAFETY: `tables` gives instruction sets this machine has.
+        unsafe { (tiles.pairs)(&results, [&mut high, &mut low]) };
+        for i in 0..TILE {
+            let expected = f64::from(results[(i / 32 * 2 + i % 2) * 16 + i % 32 / 2]);
+            let error = both([&high, &low], i) - expected;
+            assert!(error.abs() <= CUT * expected.abs(), "{i} {error}");
+        }
+    }
+}
+
 /// Largest relative error of a value in two parts: sixteen bits, the rest cut off (and some for `exp2`).
 const CUT: f64 = 3.2e-5;
 

@@ -160,6 +160,23 @@ fn interleaved(a: __m512, b: __m512) -> [__m512i; 2] {
     [upper(a, b), upper(missing(a), missing(b))]
 }
 
+/// Two result tiles, 32 rows of 16 tokens, to one right-hand tile in two parts.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
+pub(super) fn pairs(rows: &[f32], tiles: PartsMut<'_>) {
+    let (rows, _) = rows.as_chunks::<16>();
+    let (rows, _) = rows.as_chunks::<2>();
+    let [high, low] = tiles.map(|tile| tile.as_chunks_mut::<32>().0);
+    assert!(
+        rows.len() == 16 && high.len() == 16 && low.len() == 16,
+        "two tiles to one"
+    );
+    for ((rows, high), low) in rows.iter().zip(high).zip(low) {
+        let parts = interleaved(load_f32(&rows[0]), load_f32(&rows[1]));
+        store512(high, parts[0]);
+        store512(low, parts[1]);
+    }
+}
+
 /// One step of the running softmax of sixteen lanes; see [`crate::kernels::Tiles::softmax`].
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni,avx512bf16")]
 pub(super) fn softmax(

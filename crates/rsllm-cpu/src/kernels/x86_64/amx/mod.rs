@@ -30,6 +30,7 @@ static TILES: Tiles = Tiles {
     gelu_gate: gate::gelu_tanh,
     multiply_parts: product::multiply_parts,
     queries: attend::queries,
+    pairs: attend::pairs,
     keys: attend::keys,
     values: attend::values,
     softmax: attend::softmax,
