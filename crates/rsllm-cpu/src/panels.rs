@@ -16,8 +16,10 @@ use crate::tiles::prefetch_to_write;
 pub(crate) const PANEL_K: usize = 256;
 /// Weight rows of a panel; a multiple of the rows that kernels take at a time.
 pub(crate) const PANEL_ROWS: usize = 48;
+/// Values of a cache line.
+const LINE: usize = 16;
 /// Side of a square of results.
-const SQUARE: usize = 16;
+pub(crate) const SQUARE: usize = 16;
 
 /// What a panel of weights meets.
 #[derive(Clone, Copy)]
@@ -166,6 +168,14 @@ impl Matmul<'_> {
                     let token = panel * lanes + lane;
                     if token < n_tokens {
                         let row = &x[token * row_len..][k.clone()];
+                        // What comes next lies in another page, where no processor looks for it.
+                        let next = (token + 2) * row_len;
+                        if let Some(next) = x.get(next + k.start..next + k.end) {
+                            let lines = next.as_chunks::<LINE>().0;
+                            lines
+                                .iter()
+                                .for_each(|line| prefetch_line(bytemuck::bytes_of(line)));
+                        }
                         // SAFETY: an instruction set of this machine; the lengths are equal, and multiples of 32 as
                         // the rows of quantised weights are.
                         *scale =
@@ -334,7 +344,7 @@ impl Panel<'_, '_> {
 }
 
 /// As many values as both have. Of a square's side they are a few moves; of a length that only the call knows, a call.
-fn copy(dst: &mut [f32], src: &[f32]) {
+pub(crate) fn copy(dst: &mut [f32], src: &[f32]) {
     match (dst.first_chunk_mut::<SQUARE>(), src.first_chunk()) {
         (Some(dst), Some(src)) => *dst = *src,
         _ => dst.iter_mut().zip(src).for_each(|(y, &x)| *y = x),

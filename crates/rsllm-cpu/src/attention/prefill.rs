@@ -3,8 +3,10 @@
 use rsllm_tensor::PageSlot;
 
 use super::{Attention, LANES, NO_SCORE, ThreadScratch, first_visible};
+use crate::kernels::elementwise::Square;
 use crate::kernels::{Kernels, Unpack};
 use crate::kv::CpuKv;
+use crate::panels::{SQUARE, copy as copy_side};
 use crate::step_state::SequenceState;
 use crate::threads::{SharedSlice, WorkerPanicked};
 
@@ -138,7 +140,9 @@ impl Block<'_> {
                     if let Some(cap) = self.params.softcap {
                         (elementwise.softcap)(scores, cap);
                     }
-                    self.mask(scores, columns, lane_range.start, page_start, n_lanes);
+                    if !self.sees_all(page_start, n) {
+                        self.mask(scores, columns, lane_range.start, page_start, n_lanes);
+                    }
                     let corrections = &mut corrections[lane_range.clone()];
                     (elementwise.softmax_lanes)(
                         scores,
@@ -177,18 +181,34 @@ impl Block<'_> {
         let head_dim = self.kv.layout.head_dim;
         let columns = self.kernels.gemm_columns;
         let n_lanes = self.tokens.len() * self.heads.len();
+        let side = SQUARE.min(columns);
+        let mut square: Square = [[0.0; SQUARE]; SQUARE];
         for (panel, packed) in packed.chunks_exact_mut(head_dim * columns).enumerate() {
-            for column in 0..columns {
-                let lane = panel * columns + column;
-                let dst = packed.iter_mut().skip(column).step_by(columns);
-                if lane < n_lanes {
-                    let row = &q[self.row_offset(lane)..][..head_dim];
-                    dst.zip(row).for_each(|(y, &x)| *y = x);
-                } else {
-                    dst.for_each(|y| *y = 0.0);
+            for first in (0..columns).step_by(side) {
+                for start in (0..head_dim).step_by(SQUARE) {
+                    let n = SQUARE.min(head_dim - start);
+                    for (lane, row) in (panel * columns + first..).zip(&mut square[..side]) {
+                        if lane < n_lanes {
+                            copy_side(row, &q[self.row_offset(lane) + start..][..n]);
+                        } else {
+                            row.fill(0.0);
+                        }
+                    }
+                    // SAFETY: an instruction set of this machine.
+                    unsafe { (self.kernels.elementwise.transpose)(&mut square) };
+                    for (row, values) in (start..start + n).zip(&square) {
+                        copy_side(&mut packed[row * columns + first..], &values[..side]);
+                    }
                 }
             }
         }
+    }
+
+    /// Whether every token of the block may see all of the `n` positions from `page_start` on.
+    fn sees_all(&self, page_start: usize, n: usize) -> bool {
+        let first = self.sequence.first_index + self.tokens.start;
+        let last = self.sequence.first_index + self.tokens.end - 1;
+        page_start + n <= first + 1 && first_visible(last, self.params.window) <= page_start
     }
 
     /// Set to -inf what a lane's token may not see: later positions, and those before its window.
@@ -223,15 +243,26 @@ impl Block<'_> {
     ) {
         let head_dim = self.kv.layout.head_dim;
         let n_lanes = self.tokens.len() * self.heads.len();
-        for (lane, sum) in sums.iter().enumerate().take(n_lanes) {
-            let (panel, column) = (lane / columns, lane % columns);
-            let acc = &accumulators[panel * head_dim * columns..(panel + 1) * head_dim * columns];
-            let scale = 1.0 / sum;
-            let start = self.row_offset(lane);
-            // SAFETY: a (token, head) pair belongs to one lane of one block.
-            let dst = unsafe { output.range(start..start + head_dim) };
-            for (y, &x) in dst.iter_mut().zip(acc.iter().skip(column).step_by(columns)) {
-                *y = x * scale;
+        let side = SQUARE.min(columns);
+        let mut square: Square = [[0.0; SQUARE]; SQUARE];
+        for first in (0..n_lanes).step_by(side) {
+            let acc = &accumulators[first / columns * head_dim * columns..][..head_dim * columns];
+            for start in (0..head_dim).step_by(SQUARE) {
+                let n = SQUARE.min(head_dim - start);
+                for (row, square) in (start..start + n).zip(&mut square) {
+                    let sums = &acc[row * columns + first % columns..][..side];
+                    copy_side(square, sums);
+                }
+                // SAFETY: an instruction set of this machine.
+                unsafe { (self.kernels.elementwise.transpose)(&mut square) };
+                for (lane, values) in (first..n_lanes).zip(&square[..side]) {
+                    let at = self.row_offset(lane) + start;
+                    // SAFETY: a (token, head) pair belongs to one lane of one block.
+                    let dst = unsafe { output.range(at..at + n) };
+                    copy_side(dst, &values[..n]);
+                    let scale = 1.0 / sums[lane];
+                    dst.iter_mut().for_each(|y| *y *= scale);
+                }
             }
         }
     }
