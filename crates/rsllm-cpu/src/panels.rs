@@ -171,10 +171,9 @@ impl Matmul<'_> {
                         // What comes next lies in another page, where no processor looks for it.
                         let next = (token + 2) * row_len;
                         if let Some(next) = x.get(next + k.start..next + k.end) {
-                            let lines = next.as_chunks::<LINE>().0;
-                            lines
-                                .iter()
-                                .for_each(|line| prefetch_line(bytemuck::bytes_of(line)));
+                            for line in next.as_chunks::<LINE>().0 {
+                                prefetch_line(bytemuck::bytes_of(line));
+                            }
                         }
                         // SAFETY: an instruction set of this machine; the lengths are equal, and multiples of 32 as
                         // the rows of quantised weights are.

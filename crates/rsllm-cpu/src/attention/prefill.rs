@@ -261,7 +261,9 @@ impl Block<'_> {
                     let dst = unsafe { output.range(at..at + n) };
                     copy_side(dst, &values[..n]);
                     let scale = 1.0 / sums[lane];
-                    dst.iter_mut().for_each(|y| *y *= scale);
+                    for y in dst {
+                        *y *= scale;
+                    }
                 }
             }
         }
