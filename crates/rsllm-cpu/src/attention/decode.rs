@@ -82,16 +82,13 @@ impl Attention<'_> {
         self.pool.run_pieces(n_parts, 1, |parts, thread| {
             // SAFETY: each thread has its own index.
             let scratch = &mut unsafe { threads.range(thread..thread + 1) }[0];
-            for number in parts {
+            let find = |number: usize| {
                 let row = &rows[rows.partition_point(|row| row.first_part <= number) - 1];
                 let splits = row.splits();
                 let within = number - row.first_part;
                 let (head, split) = (within / splits.len(), splits.start + within % splits.len());
                 let from = row.visible.0.max(split * SPLIT_LEN);
                 let to = row.visible.1.min((split + 1) * SPLIT_LEN);
-                // SAFETY: each part has its own range.
-                let part = unsafe { shared.range(number * part_len..(number + 1) * part_len) };
-                let start = row.row * width + head * group_width;
                 let reader = Reader {
                     kernels,
                     kv_kernels,
@@ -100,8 +97,23 @@ impl Attention<'_> {
                     head,
                     params,
                 };
-                reader.part(&q[start..start + group_width], from..to, part, scratch);
-                if splits.len() == 1 {
+                (row, reader, from..to)
+            };
+            for number in parts {
+                let (row, reader, positions) = find(number);
+                // Mostly this thread's next part.
+                let next: &[u8] = if number + 1 < n_parts {
+                    let (_, reader, positions) = find(number + 1);
+                    reader.rows(&kv.k, reader.run(positions.start, positions.end))
+                } else {
+                    &[]
+                };
+                // SAFETY: each part has its own range.
+                let part = unsafe { shared.range(number * part_len..(number + 1) * part_len) };
+                let start = row.row * width + reader.head * group_width;
+                let q = &q[start..start + group_width];
+                reader.part(q, positions, next, part, scratch);
+                if row.splits().len() == 1 {
                     // SAFETY: each row and head has its own range, and this is its only part.
                     let out = unsafe { out.range(start..start + group_width) };
                     merge(part, part_len, group_width / layout.head_dim, out);
@@ -133,11 +145,12 @@ struct Reader<'a> {
 
 impl Reader<'_> {
     /// One part of the context for the query heads of a group. `part`: accumulators `[group, head_dim]`, maxima
-    /// `[group]`, sums `[group]`.
+    /// `[group]`, sums `[group]`. `behind` is read next.
     fn part(
         &self,
         q: &[f32],
         positions: Range<usize>,
+        behind: &[u8],
         part: &mut [f32],
         scratch: &mut ThreadScratch,
     ) {
@@ -173,10 +186,10 @@ impl Reader<'_> {
                 }
             }
             position += n;
-            let next: &[u8] = if position < positions.end {
+            let next = if position < positions.end {
                 self.rows(&self.kv.k, self.run(position, positions.end))
             } else {
-                &[]
+                behind
             };
             self.values(v, next, scores, acc, unpacked);
         }
