@@ -230,7 +230,7 @@ pub fn attend(
 /// # Panics
 /// If `n` or `head_dim` is not a multiple of 32.
 pub fn attend_tiles(kernels: &Kernels, n: usize, head_dim: usize) -> Option<impl FnMut() -> usize> {
-    use crate::kernels::TILE_F32;
+    use crate::kernels::{Ahead, TILE_F32};
     let tiles = kernels.tiles?;
     assert!(
         n.is_multiple_of(32) && head_dim.is_multiple_of(32),
@@ -247,7 +247,7 @@ pub fn attend_tiles(kernels: &Kernels, n: usize, head_dim: usize) -> Option<impl
         unsafe {
             (tiles.configure)();
             for _ in 0..n / 32 {
-                (tiles.multiply_parts)(a, b, sums.as_mut_slice(), true, [&[]; 2]);
+                (tiles.multiply_parts)(a, b, sums.as_mut_slice(), true, &Ahead::default());
             }
             (tiles.release)();
         }

@@ -11,7 +11,7 @@ use bytemuck::Zeroable;
 use rsllm_tensor::{BackendError, KvType, PageSlot};
 
 use super::{Attention, NO_SCORE, first_visible};
-use crate::kernels::{Kernels, Lanes, ScoreTiles, TILE, TILE_F32, Tiles, Unpack, Visible};
+use crate::kernels::{Ahead, Kernels, Lanes, ScoreTiles, TILE, TILE_F32, Tiles, Unpack, Visible};
 use crate::kv::CpuKv;
 use crate::memory::{Aligned, Allocator};
 use crate::step_state::SequenceState;
@@ -288,7 +288,7 @@ impl Block<'_> {
         for (chunk, scores) in scores.chunks_exact_mut(results).enumerate() {
             let keys = self.left(&scratch.keys, chunk * DEPTH * depth, DEPTH * depth);
             // SAFETY: configured by the caller; the slices carry their lengths.
-            unsafe { (tiles.multiply_parts)(keys, queries, scores, false, [&[]; 2]) };
+            unsafe { (tiles.multiply_parts)(keys, queries, scores, false, &Ahead::default()) };
         }
         let mut factor = self.params.scale * LOG2_E;
         if let Some(cap) = self.params.softcap {
@@ -328,7 +328,7 @@ impl Block<'_> {
             let len = DEPTH * value_tiles;
             let values = self.left(&scratch.values, part * len, len);
             // SAFETY: configured by the caller; the slices carry their lengths.
-            unsafe { (tiles.multiply_parts)(values, weights, results, !begins, [&[]; 2]) };
+            unsafe { (tiles.multiply_parts)(values, weights, results, !begins, &Ahead::default()) };
         }
     }
 

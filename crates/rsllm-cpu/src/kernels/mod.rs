@@ -11,6 +11,8 @@ pub(crate) mod scalar;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod x86_64;
 
+use std::ops::Range;
+
 use rsllm_quant::{ActivationBlock, GgmlType};
 use rsllm_tensor::Activation;
 
@@ -265,9 +267,21 @@ impl Tiles {
 
 pub(crate) type GateTiles = unsafe fn(&[f32], &[f32], &mut [u16]);
 
-pub(crate) type MultiplyTiles = unsafe fn(&[u16], &[u16], &mut [f32], bool, &[u16]);
+pub(crate) type MultiplyTiles = unsafe fn(&[u16], &[u16], &mut [f32], bool, &Ahead<'_>);
 
-pub(crate) type MultiplyParts = unsafe fn(Parts<'_>, Parts<'_>, &mut [f32], bool, Parts<'_>);
+pub(crate) type MultiplyParts = unsafe fn(Parts<'_>, Parts<'_>, &mut [f32], bool, &Ahead<'_>);
+
+/// What lies beyond L2 and will be read soon.
+#[derive(Clone, Default)]
+pub(crate) struct Ahead<'a> {
+    /// Of activations, whole tiles.
+    pub(crate) activations: Parts<'a>,
+    /// Packed rows of `row_bytes` each.
+    pub(crate) weights: &'a [u8],
+    pub(crate) row_bytes: usize,
+    /// The bytes of each row that count.
+    pub(crate) piece: Range<usize>,
+}
 
 pub(crate) type Scatter = unsafe fn(&[f32], Option<&[f32]>, &mut [&mut [f32]]);
 

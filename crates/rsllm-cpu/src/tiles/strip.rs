@@ -7,7 +7,10 @@ use super::{
     FEW_K, GROUP, PANEL_ROWS, Source, TILE_K, TileScratch, are_resident, block_len, blocks,
     packed_at,
 };
-use crate::kernels::{Parts, PartsMut, TILE, TILE_F32, Tiles, ToTiles};
+use crate::kernels::{Ahead, Parts, PartsMut, TILE, TILE_F32, Tiles, ToTiles};
+
+/// Groups of tokens from which on weights in two parts are asked for while products run.
+const LONG: usize = 16;
 
 /// The packed rows of a panel, and of the one behind it.
 struct PanelBytes<'a> {
@@ -166,15 +169,36 @@ impl Strip<'_, '_> {
         let (high, low) = scratch.panel.as_mut_slice().split_at_mut(len);
         let low = &mut low[..if in_parts { len } else { 0 }];
         let accumulate = block.start > 0;
-        unpack(self.tiles, panel, block, [high, low]);
+        let Some(bytes) = panel.bytes() else {
+            return;
+        };
+        // The same piece of the panel behind it, as the processor's own prefetching stops at every row. Where reading bounds unpacking
+        // and products are long, it is asked for during those.
+        let while_unpacking = !in_parts || n_groups < LONG;
+        let ahead = Ahead {
+            activations: ahead,
+            weights: if while_unpacking { &[] } else { bytes.ahead },
+            row_bytes: bytes.row_bytes,
+            piece: panel.piece(&block),
+        };
+        for row in 0..panel.rows.len() {
+            let start = row * bytes.row_bytes;
+            let of_row = start + ahead.piece.start..start + ahead.piece.end;
+            if while_unpacking && let Some(behind) = bytes.ahead.get(of_row) {
+                // SAFETY: an instruction set of this machine.
+                unsafe { (self.tiles.prefetch)(behind) };
+            }
+            // Rows that are missing keep what was there: their results are not looked at.
+            bytes.unpack_row(row, &ahead.piece, block.len(), [&mut *high, &mut *low]);
+        }
         // SAFETY: configured by the caller; the slices carry their lengths.
         unsafe {
             if in_parts {
                 let b = packed.map(|part| &part[of_block.clone()]);
-                (self.tiles.multiply_parts)([high, low], b, results, accumulate, ahead);
+                (self.tiles.multiply_parts)([high, low], b, results, accumulate, &ahead);
             } else {
                 let b = &packed[0][of_block];
-                (self.tiles.multiply)(high, b, results, accumulate, ahead[0]);
+                (self.tiles.multiply)(high, b, results, accumulate, &ahead);
             }
         }
     }
@@ -288,24 +312,5 @@ impl Strip<'_, '_> {
             // SAFETY: configured by the caller.
             unsafe { (self.tiles.finish)(&mut results[piece.panel * n..(piece.panel + 1) * n]) };
         }
-    }
-}
-
-/// Values `block` of a panel to each part of `a` `[2][k tile][TILE]`. Rows that are missing keep what was there: their results are not
-/// looked at.
-fn unpack(tiles: &Tiles, panel: &Panel<'_>, block: Range<usize>, a: PartsMut<'_>) {
-    let [high, low] = a;
-    let Some(bytes) = panel.bytes() else {
-        return;
-    };
-    let piece = panel.piece(&block);
-    for row in 0..panel.rows.len() {
-        // The same piece of the next panel: the processor's own prefetching stops at every row.
-        let start = row * bytes.row_bytes;
-        if let Some(ahead) = bytes.ahead.get(start + piece.start..start + piece.end) {
-            // SAFETY: an instruction set of this machine.
-            unsafe { (tiles.prefetch)(ahead) };
-        }
-        bytes.unpack_row(row, &piece, block.len(), [&mut *high, &mut *low]);
     }
 }

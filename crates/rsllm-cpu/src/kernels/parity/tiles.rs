@@ -5,7 +5,7 @@ use rsllm_quant::{GgmlType, dequantize};
 use rsllm_tensor::Activation;
 
 use super::{Case, Random, WEIGHT_TYPES, tables};
-use crate::kernels::{Lanes, ScoreTiles, TILE, TILE_F32, ToTiles, Visible};
+use crate::kernels::{Ahead, Lanes, ScoreTiles, TILE, TILE_F32, ToTiles, Visible};
 
 /// Largest error of a product of bf16 values in units of Σ |a · b|: f32 sums.
 const TILE_TOLERANCE: f64 = 1e-6;
@@ -52,10 +52,16 @@ fn tiles_hold_rounded_weights_and_give_their_products() {
                 unsafe { (tiles.pack)(&rows, tile) };
             }
             let mut c = vec![f32::NAN; n_rows * n_tokens];
+            let ahead = Ahead {
+                activations: [&b, &[]],
+                weights: &case.rows,
+                row_bytes: case.row_bytes(),
+                piece: 0..case.row_bytes(),
+            };
             // SAFETY: as above; the tiles are configured in between.
             unsafe {
                 (tiles.configure)();
-                (tiles.multiply)(&a, &b, &mut c, false, &b);
+                (tiles.multiply)(&a, &b, &mut c, false, &ahead);
                 (tiles.release)();
             }
             let first = c.clone();
@@ -64,9 +70,9 @@ fn tiles_hold_rounded_weights_and_give_their_products() {
             // SAFETY: as above.
             unsafe {
                 (tiles.configure)();
-                (tiles.multiply)(&a, &b[..group_len], alone, false, &[]);
+                (tiles.multiply)(&a, &b[..group_len], alone, false, &Ahead::default());
                 assert_eq!(alone, &first[..2 * TILE_F32], "alone and in company");
-                (tiles.multiply)(&a, &b[..group_len], alone, true, &a);
+                (tiles.multiply)(&a, &b[..group_len], alone, true, &ahead);
                 (tiles.release)();
             }
             for (i, tile) in first.chunks_exact(TILE_F32).enumerate() {
@@ -242,7 +248,7 @@ fn parts_of_keys_queries_and_values_add_up_to_them() {
                     // SAFETY: as above; the tiles are configured in between.
                     unsafe {
                         (tiles.configure)();
-                        (tiles.multiply_parts)(a, [&b, &b_low], scores, false, [&[]; 2]);
+                        (tiles.multiply_parts)(a, [&b, &b_low], scores, false, &Ahead::default());
                         (tiles.release)();
                     }
                 }
@@ -292,17 +298,24 @@ fn two_parts_meet_two_groups_as_one() {
         let n_tiles = 3;
         let (a, low) = (bits(2 * n_tiles * TILE), bits(2 * n_tiles * TILE));
         let (b, b_low) = (bits(3 * n_tiles * TILE), bits(3 * n_tiles * TILE));
-        let group = n_tiles * TILE;
+        let (group, bytes) = (n_tiles * TILE, [0; 500]);
         for low in [&low[..], &[]] {
             let before: Vec<f32> = (0..3 * 2 * TILE_F32).map(|i| i as f32).collect();
             let (mut together, mut alone) = (before.clone(), before);
+            // Three groups of three tiles are nine steps for five rows of two lines.
+            let ahead = Ahead {
+                activations: [&b, low],
+                weights: &bytes,
+                row_bytes: 100,
+                piece: 0..100,
+            };
             // SAFETY: `tables` gives instruction sets this machine has; the tiles are configured in between.
             unsafe {
                 (tiles.configure)();
-                (tiles.multiply_parts)([&a, low], [&b, &b_low], &mut together, true, [&b, low]);
+                (tiles.multiply_parts)([&a, low], [&b, &b_low], &mut together, true, &ahead);
                 for (g, alone) in alone.chunks_exact_mut(2 * TILE_F32).enumerate() {
                     let b = [&b[g * group..][..group], &b_low[g * group..][..group]];
-                    (tiles.multiply_parts)([&a, low], b, alone, true, [&[]; 2]);
+                    (tiles.multiply_parts)([&a, low], b, alone, true, &Ahead::default());
                 }
                 (tiles.release)();
             }

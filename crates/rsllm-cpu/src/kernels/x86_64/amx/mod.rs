@@ -1,5 +1,6 @@
 //! AVX-512 with the tile unit (AMX-BF16) for the prefill product. All else is the AVX-512 table's.
 
+mod ahead;
 mod attend;
 mod gate;
 mod product;

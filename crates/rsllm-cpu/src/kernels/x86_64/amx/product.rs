@@ -12,13 +12,10 @@
 
 use std::arch::asm;
 use std::arch::x86_64::*;
-use std::slice::Chunks;
 
+use super::ahead::Asking;
 use crate::kernels::x86_64::avx512::simd::{load_f32, store_f32, store512, transposed};
-use crate::kernels::{Parts, TILE, TILE_F32};
-
-/// Values of bf16 in a cache line.
-const LINE: usize = 32;
+use crate::kernels::{Ahead, Parts, TILE, TILE_F32};
 
 /// Palette 1: eight tiles of 16 rows of 64 bytes.
 #[repr(C, align(64))]
@@ -58,7 +55,7 @@ pub(super) unsafe fn multiply(
     b: &[u16],
     c: &mut [f32],
     accumulate: bool,
-    ahead: &[u16],
+    ahead: &Ahead<'_>,
 ) {
     let n_groups = c.len() / (2 * TILE_F32);
     let half = a.len() / 2;
@@ -69,7 +66,7 @@ pub(super) unsafe fn multiply(
         "whole tiles of one depth"
     );
     let n_tiles = half / TILE;
-    let mut ahead = in_steps(ahead, n_groups * n_tiles);
+    let mut asking = Asking::new(ahead, n_groups * n_tiles);
     let (a, b, c) = (a.as_ptr(), b.as_ptr(), c.as_mut_ptr());
     // SAFETY: by the assertion `a` holds two halves of `n_tiles` tiles, `b` as many for each group, `c` two result tiles for each;
     // the loops stay below those numbers. The caller vouches for AMX and for the configuration.
@@ -78,27 +75,12 @@ pub(super) unsafe fn multiply(
             let c = c.add(group * 2 * TILE_F32);
             begin_one(c, accumulate);
             for t in 0..n_tiles {
-                if let Some(lines) = ahead.next() {
-                    ask_for(lines);
-                }
+                asking.step();
                 let at = t * TILE;
                 step_passing(a.add(at), a.add(half + at), b.add(group * half + at));
             }
             store_one(c);
         }
-    }
-}
-
-/// What is asked for in each of `n_steps`, whole cache lines.
-fn in_steps(ahead: &[u16], n_steps: usize) -> Chunks<'_, u16> {
-    ahead.chunks((ahead.len() / LINE).div_ceil(n_steps.max(1)).max(1) * LINE)
-}
-
-#[inline(always)]
-unsafe fn ask_for(lines: &[u16]) {
-    for line in lines.chunks(LINE) {
-        // SAFETY: a hint.
-        unsafe { _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast()) };
     }
 }
 
@@ -146,7 +128,7 @@ pub(super) unsafe fn multiply_parts(
     b: Parts<'_>,
     c: &mut [f32],
     accumulate: bool,
-    ahead: Parts<'_>,
+    ahead: &Ahead<'_>,
 ) {
     let n_groups = c.len() / (2 * TILE_F32);
     let half = a[0].len() / 2;
@@ -162,7 +144,7 @@ pub(super) unsafe fn multiply_parts(
     );
     let n_tiles = depth / TILE;
     let has_low = !a[1].is_empty();
-    let mut ahead = ahead.map(|part| in_steps(part, n_groups * n_tiles));
+    let mut asking = Asking::new(ahead, n_groups * n_tiles);
     let (a, low, c) = (a[0].as_ptr(), a[1].as_ptr(), c.as_mut_ptr());
     let (b, b_low) = (b[0].as_ptr(), b[1].as_ptr());
     // SAFETY: as in `multiply`; the low parts are as long as the high ones, or that of `a` is empty and not looked at.
@@ -191,9 +173,7 @@ pub(super) unsafe fn multiply_parts(
             let c = c.add(group * 2 * TILE_F32);
             begin_one(c, accumulate);
             for t in 0..n_tiles {
-                for lines in ahead.iter_mut().filter_map(Iterator::next) {
-                    ask_for(lines);
-                }
+                asking.step();
                 let (at, of_group) = (t * TILE, group * depth + t * TILE);
                 let rows = [a.add(at), a.add(half + at)];
                 step_parts(rows, [b.add(of_group), b_low.add(of_group)]);
