@@ -20,10 +20,14 @@ pub(crate) const MAX_DRAFT: usize = 15;
 const MAX_DISTANCE: usize = 32_768;
 /// Weight of the newest measurement.
 const NEWEST: f32 = 0.2;
+/// The same of one that is less than was thought, where few are made: disturbances only add.
+const LESS: f32 = 0.5;
 /// Gain in tokens a second below which a draft is not worth it.
 const LEAST_GAIN: f32 = 1.03;
 /// What is left of the cost of further rows after each time that they did not pay.
 const HOPE: f32 = 0.9;
+/// Tokens to go before drafts that did not pay are weighed again.
+const SECOND_LOOK: u32 = 16;
 /// Longest pause after drafts that were wrong, in tokens.
 const LONGEST_PAUSE: u32 = 64;
 
@@ -93,7 +97,7 @@ impl Trust {
         let n = costs.best_draft(n_rows, most.min(MAX_DRAFT), self.hit_rate, guess_ns);
         if n == 0 {
             // Texts change, and costs were perhaps measured when the machine was busy: look again later.
-            self.pause = LONGEST_PAUSE / 2;
+            self.pause = SECOND_LOOK;
             self.hit_rate = self.hit_rate.max(0.5);
             costs.hope();
         }
@@ -171,10 +175,27 @@ impl Measured {
 
     /// A new measurement. One that was disturbed must not count for long, not even the first; two in a row are no chance.
     pub(crate) fn record(&mut self, new: f32, expected: f32) {
+        let new = self.believed(new, expected);
+        self.average = Some(self.average.map_or(new, |old| old + NEWEST * (new - old)));
+    }
+
+    /// As [`Self::record`], of something that is measured only for as long as it is cheap: one dear measurement, even the first,
+    /// must not keep it from being tried again.
+    fn record_tried(&mut self, new: f32, expected: f32) {
+        let new = self.believed(new, expected);
+        let old = self.or(expected);
+        let share = match self.average {
+            None if new < old => 1.0,
+            Some(_) if new >= old => NEWEST,
+            _ => LESS,
+        };
+        self.average = Some(old + share * (new - old));
+    }
+
+    fn believed(&mut self, new: f32, expected: f32) -> f32 {
         let believable = self.last.max(4.0 * self.or(expected));
         self.last = new;
-        let new = new.min(believable);
-        self.average = Some(self.average.map_or(new, |old| old + NEWEST * (new - old)));
+        new.min(believable)
     }
 
     /// Comes `share` of the way back to `expected`: what is not tried is not measured either.
@@ -213,7 +234,12 @@ impl StepCosts {
             } else {
                 new
             };
-            self.by_rows[n_rows].record(new, expected);
+            let measured = &mut self.by_rows[n_rows];
+            if n_rows > 1 {
+                measured.record_tried(new, expected);
+            } else {
+                measured.record(new, expected);
+            }
         }
     }
 
@@ -318,7 +344,10 @@ mod tests {
     fn costs(ns_of_rows: impl Fn(u64) -> u64) -> StepCosts {
         let mut costs = StepCosts::new();
         for rows in 1..=StepCosts::MOST {
-            costs.record(rows, ns_of_rows(rows as u64));
+            // What is dear is believed after some times only.
+            for _ in 0..8 {
+                costs.record(rows, ns_of_rows(rows as u64));
+            }
         }
         costs
     }
@@ -343,6 +372,20 @@ mod tests {
         assert!(measured.or(0.0) > 400.0, "it is so");
         measured.forget(0.5, 10.0);
         assert!(measured.or(0.0) < 300.0);
+    }
+
+    #[test]
+    fn what_is_tried_seldom_gets_a_second_try() {
+        let mut measured = Measured::default();
+        measured.record_tried(400.0, 100.0);
+        assert_eq!(measured.or(0.0), 250.0);
+        measured.record_tried(100.0, 100.0);
+        assert_eq!(measured.or(0.0), 175.0);
+        measured.record_tried(275.0, 100.0);
+        assert!((measured.or(0.0) - 195.0).abs() < 0.1);
+        let mut cheap = Measured::default();
+        cheap.record_tried(80.0, 100.0);
+        assert_eq!(cheap.or(0.0), 80.0);
     }
 
     #[test]
@@ -382,7 +425,7 @@ mod tests {
         let mut trust = Trust::new();
         assert_eq!(trust.length(MAX_DRAFT, &mut free, 1, 200_000.0), few);
         assert_eq!(trust.length(MAX_DRAFT, &mut free, 1, 800_000.0), 0);
-        assert_eq!(trust.pause, LONGEST_PAUSE / 2, "it looks again later");
+        assert_eq!(trust.pause, SECOND_LOOK, "it looks again later");
     }
 
     proptest! {
