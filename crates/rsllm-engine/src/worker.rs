@@ -32,11 +32,12 @@ use crate::prefixes::{RestoreJob, SaveJob};
 use crate::sampling::Sampler;
 use crate::stop::StopMatcher;
 
-/// How long an idle engine waits for one more request: longer than a program takes between two that it starts together, and too
+/// How long an idle engine waits for a second request: longer than a program takes between two that it starts together, and too
 /// short to be felt.
 const GATHERING: Duration = Duration::from_micros(300);
-/// How long it waits for all of them.
-const LONGEST_GATHERING: Duration = Duration::from_millis(5);
+/// How long it waits for further ones, and for all of them.
+const FURTHER_GATHERING: Duration = Duration::from_millis(1);
+const LONGEST_GATHERING: Duration = Duration::from_millis(8);
 
 /// A request. Everything in it was checked by the caller's thread.
 pub(crate) enum Command {
@@ -216,7 +217,12 @@ impl<M: Forward> Worker<M> {
             && self.waiting.len() < most
             && start.elapsed() < LONGEST_GATHERING
         {
-            match commands.recv_timeout(GATHERING) {
+            let patience = if self.waiting.len() > 1 {
+                FURTHER_GATHERING
+            } else {
+                GATHERING
+            };
+            match commands.recv_timeout(patience) {
                 Ok(command) => self.enqueue(command),
                 Err(_) => return,
             }
