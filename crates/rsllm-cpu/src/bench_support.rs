@@ -151,7 +151,7 @@ pub fn gemm_integers(
     let mut c = vec![0.0; n_rows * columns];
     Some(move || {
         // SAFETY: `Kernels::for_isa` gives tables this machine can run; the lengths are those of the signature.
-        unsafe { (integers.gemm)(&a, 0, &b, &b_scales, &mut c) };
+        unsafe { (integers.gemm)(&a, 0, &b, &b_scales, &mut c, true) };
         2 * n_rows * k * columns
     })
 }

@@ -71,14 +71,13 @@ pub(crate) fn run(
     let (n_rows, n_prefill) = (n_rows - n_done, n_prefill - n_done);
     let x = &x[n_done * gate.weight.row_len..];
     let [gates, ups] = inner.map(|buffer| buffer.rows_mut(n_rows));
-    matmul.run(&mut [gate.to(gates), up.to(ups)], x, n_rows, n_prefill)?;
-    ops::gate(
-        matmul.kernels,
-        matmul.pool,
+    matmul.gated(
+        [gate, up],
         ffn.activation,
-        gates,
-        ups,
-        ffn_dim,
+        [&mut *gates, ups],
+        x,
+        n_rows,
+        n_prefill,
     )?;
     let dst = &mut dst[n_done * embed_dim..];
     let Some(branch) = branch else {

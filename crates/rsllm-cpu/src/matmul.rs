@@ -185,35 +185,20 @@ impl Matmul<'_> {
             return Ok(());
         }
         let row_len = first.weight.row_len;
-        for target in targets.iter() {
-            check(
-                "input width",
-                x.len() / n_rows.max(1),
-                target.weight.row_len,
-            )?;
-            check(
-                "output length",
-                target.dst.len(),
-                n_rows * target.weight.n_rows,
-            )?;
-        }
+        check_shapes(targets, x, n_rows)?;
         if n_prefill > 0 {
-            // A product's path is its weight's own, whatever company it has in the group.
             let (kernels, outputs) = (self.kernels, self.outputs);
-            let path = |weight: &CpuWeight| match (weight.dot, kernels.tiles, kernels.integers) {
-                (Dot::Int8(_), ..) if outputs => Path::TwoTerms,
-                (_, Some(tiles), _) if weight.takes_tiles() => Path::Tiles(tiles),
-                (Dot::Int8(_), _, Some(integers)) => Path::Integers(integers),
-                _ => Path::Floats,
-            };
+            let path = |weight: &CpuWeight| Path::of(weight, kernels, outputs);
             let kind = |weight| std::mem::discriminant(&path(weight));
             for targets in targets.chunk_by_mut(|a, b| kind(a.weight) == kind(b.weight)) {
                 let x = &x[..n_prefill * row_len];
                 match path(targets[0].weight) {
                     Path::TwoTerms => self.decode_in_two_terms(targets, x, n_prefill),
                     Path::Tiles(tiles) => self.prefill_tiles(tiles, targets, x, n_prefill),
-                    Path::Integers(integers) => self.prefill(Some(integers), targets, x, n_prefill),
-                    Path::Floats => self.prefill(None, targets, x, n_prefill),
+                    Path::Integers(integers) => {
+                        self.prefill(Some(integers), targets, None, x, n_prefill)
+                    }
+                    Path::Floats => self.prefill(None, targets, None, x, n_prefill),
                 }
                 .map_err(worker_panicked)?;
             }
@@ -333,11 +318,23 @@ impl Matmul<'_> {
 }
 
 /// How a product of prompt rows is done.
-enum Path {
+pub(crate) enum Path {
     TwoTerms,
     Tiles(&'static Tiles),
     Integers(&'static Integers),
     Floats,
+}
+
+impl Path {
+    /// A product's path is its weight's own, whatever company it has in a group. `outputs` are rows whose logits are wanted.
+    pub(crate) fn of(weight: &CpuWeight, kernels: &Kernels, outputs: bool) -> Self {
+        match (weight.dot, kernels.tiles, kernels.integers) {
+            (Dot::Int8(_), ..) if outputs => Self::TwoTerms,
+            (_, Some(tiles), _) if weight.takes_tiles() => Self::Tiles(tiles),
+            (Dot::Int8(_), _, Some(integers)) => Self::Integers(integers),
+            _ => Self::Floats,
+        }
+    }
 }
 
 /// Dots of weight rows `rows` with all columns of a product, in groups. Where `blocks` hold two terms, the second is added.
@@ -409,6 +406,20 @@ fn dot_piece(
     }
 }
 
+/// Whether `x` and the destinations have `n_rows` rows of the weights' widths.
+pub(crate) fn check_shapes(
+    targets: &[Target<'_>],
+    x: &[f32],
+    n_rows: usize,
+) -> Result<(), BackendError> {
+    for target in targets {
+        let weight = target.weight;
+        check("input width", x.len() / n_rows.max(1), weight.row_len)?;
+        check("output length", target.dst.len(), n_rows * weight.n_rows)?;
+    }
+    Ok(())
+}
+
 fn check(what: &'static str, found: usize, expected: usize) -> Result<(), BackendError> {
     if found == expected {
         Ok(())
@@ -422,6 +433,6 @@ fn check(what: &'static str, found: usize, expected: usize) -> Result<(), Backen
     }
 }
 
-fn worker_panicked(WorkerPanicked: WorkerPanicked) -> BackendError {
+pub(crate) fn worker_panicked(WorkerPanicked: WorkerPanicked) -> BackendError {
     BackendError::WorkerPanicked { op: Op::Matmul }
 }

@@ -9,7 +9,7 @@ use rsllm_tensor::{BackendError, ExpertGating, MoeRouteParams, Op};
 use crate::kernels::Kernels;
 use crate::matmul::{Matmul, MatmulScratch};
 use crate::memory::{Aligned, Allocator};
-use crate::ops::{for_rows, gate};
+use crate::ops::for_rows;
 use crate::threads::{ThreadPool, WorkerPanicked};
 use crate::tiles::{Inner, Source, Tokens};
 use crate::weight::CpuWeight;
@@ -280,19 +280,13 @@ impl<'a> Experts<'a> {
             scratch: self.matmul,
             outputs: false,
         };
-        matmul.run(
-            &mut [gate_source.to(gates), up_source.to(ups)],
+        matmul.gated(
+            [gate_source, up_source],
+            self.activation,
+            [&mut *gates, ups],
             gathered,
             n,
             n_prefill,
-        )?;
-        gate(
-            self.kernels,
-            matmul.pool,
-            self.activation,
-            gates,
-            ups,
-            ffn_dim,
         )?;
         let results = &mut results.as_mut_slice()[..n * embed_dim];
         matmul.run(&mut [down_source.to(results)], gates, n, n_prefill)?;

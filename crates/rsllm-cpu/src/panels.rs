@@ -4,17 +4,22 @@
 
 use std::ops::Range;
 
+use rsllm_tensor::{Activation, BackendError};
+
 use crate::kernels::{Integers, Kernels, SCALED_LEN, ScaledRow};
-use crate::matmul::{Matmul, Output, Target};
+use crate::matmul::{Matmul, Output, Path, Target, check_shapes, worker_panicked};
 use crate::memory::prefetch_line;
+use crate::ops;
 use crate::pieces::{Pieces, Vec4};
 use crate::threads::{SharedSlice, WorkerPanicked};
-use crate::tiles::prefetch_to_write;
+use crate::tiles::{Source, prefetch_to_write};
 
 /// Values of K that one unpacked panel covers: 48 rows of it fill an L1 cache, the tokens' part stays in L2.
 /// A multiple of every block length.
 pub(crate) const PANEL_K: usize = 256;
-/// Weight rows of a panel; a multiple of the rows that kernels take at a time.
+/// Weight rows that kernels take at a time, or a multiple of those.
+const TILE_ROWS: usize = 12;
+/// Weight rows of a panel; a multiple of these.
 pub(crate) const PANEL_ROWS: usize = 48;
 /// Values of a cache line.
 const LINE: usize = 16;
@@ -36,11 +41,51 @@ enum Packed<'a> {
 }
 
 impl Matmul<'_> {
-    /// The product of `n_tokens` prompt rows, with `integers` by that.
+    /// `gates = act(gate · x) * (up · x)`, all of `n_rows` rows, of which the first `n_prefill` are prompt rows. What `ups` holds
+    /// afterwards is not said.
+    pub(crate) fn gated(
+        &mut self,
+        [gate, up]: [Source<'_>; 2],
+        activation: Activation,
+        [gates, ups]: [&mut [f32]; 2],
+        x: &[f32],
+        n_rows: usize,
+        n_prefill: usize,
+    ) -> Result<(), BackendError> {
+        let width = gate.weight.n_rows;
+        check_shapes(&[gate.to(gates), up.to(ups)], x, n_rows)?;
+        let path = |weight| Path::of(weight, self.kernels, self.outputs);
+        let integers = match (path(gate.weight), path(up.weight)) {
+            (Path::Integers(integers), Path::Integers(_)) => Some(Some(integers)),
+            (Path::Floats, Path::Floats) => Some(None),
+            _ => None,
+        };
+        let mut n_done = 0;
+        if let Some(integers) = integers.filter(|_| n_prefill > 0) {
+            let (gates, ups) = (
+                &mut gates[..n_prefill * width],
+                &mut ups[..n_prefill * width],
+            );
+            let x = &x[..n_prefill * gate.weight.row_len];
+            let mut targets = [gate.to(gates), up.to(ups)];
+            self.prefill(integers, &mut targets, Some(activation), x, n_prefill)
+                .map_err(worker_panicked)?;
+            n_done = n_prefill;
+        }
+        let (gates, ups) = (&mut gates[n_done * width..], &mut ups[n_done * width..]);
+        let x = &x[n_done * gate.weight.row_len..];
+        let mut targets = [gate.to(gates), up.to(ups)];
+        self.run(&mut targets, x, n_rows - n_done, n_prefill - n_done)?;
+        ops::gate(self.kernels, self.pool, activation, gates, ups, width)
+    }
+
+    /// The product of `n_tokens` prompt rows, with `integers` by that. With a `gating` the first of two targets gets
+    /// `act(first) * second`, and the second nothing.
     pub(crate) fn prefill(
         &mut self,
         integers: Option<&Integers>,
         targets: &mut [Target<'_>],
+        gating: Option<Activation>,
         x: &[f32],
         n_tokens: usize,
     ) -> Result<(), WorkerPanicked> {
@@ -65,41 +110,60 @@ impl Matmul<'_> {
             }
             None => Packed::Floats(&packed[..n_panels * lanes * row_len]),
         };
-        let total_rows: usize = targets.iter().map(|t| t.weight.n_rows).sum();
-        // Small products still give every thread some pieces.
-        let piece_rows = (total_rows / (3 * self.pool.n_threads()))
-            .clamp(8, PANEL_ROWS)
-            .next_multiple_of(4);
-        let jobs = Pieces::with_rows(targets, piece_rows);
+        let kernels = self.kernels;
+        let gate = gating.map(|activation| kernels.elementwise.gate(activation));
+        // Pieces of both are as many as of one.
+        let to_cut = match gate {
+            None => &*targets,
+            Some(_) => &targets[..1],
+        };
+        let total_rows: usize = to_cut.iter().map(|t| t.weight.n_rows).sum();
+        // Small products still give every thread some pieces, so many that the last do not keep the others waiting.
+        let piece_rows = (total_rows / (8 * self.pool.n_threads()))
+            .next_multiple_of(TILE_ROWS)
+            .clamp(TILE_ROWS, PANEL_ROWS);
+        let jobs = Pieces::with_rows(to_cut, piece_rows);
         let outputs = targets.iter_mut().map(Output::new).collect::<Vec4<_>>();
         let threads = SharedSlice::new(&mut self.scratch.threads);
-        let kernels = self.kernels;
         self.pool.run_pieces(jobs.total, 1, |range, thread| {
             // SAFETY: each thread has its own index.
             let scratch = &mut unsafe { threads.range(thread..thread + 1) }[0];
+            let unpacked = scratch.panel.as_mut_slice();
+            let accumulators = scratch.accumulators.as_mut_slice();
             for piece in range {
                 let (target, rows) = jobs.get(piece);
-                let panel = Panel {
-                    kernels,
-                    output: outputs.get(target),
-                    rows,
-                    n_panels,
-                };
-                let accumulators =
-                    &mut scratch.accumulators.as_mut_slice()[..panel.rows.len() * n_panels * lanes];
-                accumulators.fill(0.0);
-                let unpacked = scratch.panel.as_mut_slice();
-                match packed {
-                    Packed::Floats(x) => panel.multiply(x, unpacked, accumulators),
-                    Packed::Integers {
+                let first = outputs.get(target);
+                let accumulators = &mut accumulators[..rows.len() * n_panels * lanes];
+                let mut multiply = |output, finish| {
+                    let panel = Panel {
                         kernels,
-                        values,
-                        scales,
-                    } => {
-                        panel.multiply_integers(kernels, values, scales, unpacked, accumulators);
+                        output,
+                        dst: &first.dst,
+                        rows: rows.clone(),
+                        n_panels,
+                    };
+                    match packed {
+                        Packed::Floats(x) => panel.multiply(x, unpacked, accumulators),
+                        Packed::Integers {
+                            kernels,
+                            values,
+                            scales,
+                        } => {
+                            panel.multiply_integers(
+                                kernels,
+                                values,
+                                scales,
+                                unpacked,
+                                accumulators,
+                            );
+                        }
                     }
+                    panel.write(accumulators, n_tokens, finish);
+                };
+                multiply(first, None);
+                if gate.is_some() {
+                    multiply(outputs.get(1), gate);
                 }
-                panel.write(accumulators, n_tokens);
             }
         })
     }
@@ -196,7 +260,9 @@ impl Matmul<'_> {
 /// Some rows of a weight, for all tokens.
 struct Panel<'a, 't> {
     kernels: &'a Kernels,
+    /// The weight and its bias.
     output: &'a Output<'t>,
+    dst: &'a SharedSlice<'t, f32>,
     rows: Range<usize>,
     /// Panels of tokens.
     n_panels: usize,
@@ -223,8 +289,9 @@ impl Panel<'_, '_> {
         }
     }
 
-    /// Adds to accumulators `[panel of tokens][row][token]`; `x` as [`Packed::Floats`].
+    /// Accumulators become `[panel of tokens][row][token]`; `x` as [`Packed::Floats`].
     fn multiply(&self, x: &[f32], panel: &mut [f32], accumulators: &mut [f32]) {
+        accumulators.fill(0.0);
         let lanes = self.kernels.gemm_columns;
         let (n_rows, n_panels) = (self.rows.len(), self.n_panels);
         self.each_part(|k, rows| {
@@ -289,26 +356,28 @@ impl Panel<'_, '_> {
                     .zip(accumulators.chunks_exact_mut(n_rows * lanes))
                 {
                     // SAFETY: an instruction set of this machine; the lengths are those of the signature by construction.
-                    unsafe { (kernels.gemm)(a, part, b, b_scales, c) };
+                    unsafe { (kernels.gemm)(a, part, b, b_scales, c, start > 0) };
                 }
             }
         });
     }
 
     /// Accumulators to rows of the destination, with the bias. Each token's results lie in a page of its own, so the lines of the
-    /// next tokens are asked for ahead.
-    fn write(&self, accumulators: &[f32], n_tokens: usize) {
+    /// next tokens are asked for ahead. With a `finish` what stands there becomes `finish(there, result)`.
+    fn write(&self, accumulators: &[f32], n_tokens: usize, finish: Option<Finish>) {
         let lanes = self.kernels.gemm_columns;
         let n_rows = self.rows.len();
         let width = self.output.weight.n_rows;
+        let side = SQUARE.min(lanes);
         let mut square = [[0.0; SQUARE]; SQUARE];
+        let mut staged = [[0.0; PANEL_ROWS]; SQUARE];
         for (panel, part) in accumulators.chunks_exact(n_rows * lanes).enumerate() {
             let first_token = panel * lanes;
-            for lane in (0..lanes.min(n_tokens - first_token)).step_by(SQUARE) {
-                let tokens = first_token + lane..n_tokens.min(first_token + lane + SQUARE);
-                for next in tokens.end..n_tokens.min(tokens.end + SQUARE) {
+            for lane in (0..lanes.min(n_tokens - first_token)).step_by(side) {
+                let tokens = first_token + lane..n_tokens.min(first_token + lane + side);
+                for next in tokens.end..n_tokens.min(tokens.end + side) {
                     for row in self.rows.clone().step_by(SQUARE) {
-                        prefetch_to_write(&self.output.dst, next * width + row);
+                        prefetch_to_write(self.dst, next * width + row);
                     }
                 }
                 for (i, rows) in part.chunks(SQUARE * lanes).enumerate() {
@@ -317,30 +386,40 @@ impl Panel<'_, '_> {
                     }
                     // SAFETY: an instruction set of this machine.
                     unsafe { (self.kernels.elementwise.transpose)(&mut square) };
-                    let n_rows = rows.len() / lanes;
-                    for (token, sums) in tokens.clone().zip(&square) {
-                        self.put(token, self.rows.start + i * SQUARE, &sums[..n_rows]);
+                    for (staged, sums) in staged.iter_mut().zip(&square[..tokens.len()]) {
+                        copy(&mut staged[i * SQUARE..], sums);
                     }
+                }
+                for (token, sums) in tokens.zip(&mut staged) {
+                    self.put(token, &mut sums[..n_rows], finish);
                 }
             }
         }
     }
 
-    /// Results of rows from `row` on.
-    fn put(&self, token: usize, row: usize, sums: &[f32]) {
-        let start = token * self.output.weight.n_rows + row;
+    /// Results of all rows.
+    fn put(&self, token: usize, sums: &mut [f32], finish: Option<Finish>) {
+        let start = token * self.output.weight.n_rows + self.rows.start;
         // SAFETY: pieces cover disjoint rows of the weight, so these column ranges are disjoint.
-        let dst = unsafe { self.output.dst.range(start..start + sums.len()) };
-        match self.output.bias {
-            Some(bias) => {
-                for ((y, sum), bias) in dst.iter_mut().zip(sums).zip(&bias[row..]) {
-                    *y = sum + bias;
-                }
+        let dst = unsafe { self.dst.range(start..start + sums.len()) };
+        if let Some(bias) = self.output.bias {
+            for (sum, bias) in sums.iter_mut().zip(&bias[self.rows.start..]) {
+                *sum += bias;
             }
-            None => copy(dst, sums),
+        }
+        match finish {
+            // SAFETY: an instruction set of this machine; the lengths are equal.
+            Some(finish) => unsafe { finish(dst, sums) },
+            None => match (dst.first_chunk_mut(), sums.first_chunk::<PANEL_ROWS>()) {
+                (Some(dst), Some(sums)) => *dst = *sums,
+                _ => dst.copy_from_slice(sums),
+            },
         }
     }
 }
+
+/// `(there, results)`.
+type Finish = unsafe fn(&mut [f32], &[f32]);
 
 /// As many values as both have. Of a square's side they are a few moves; of a length that only the call knows, a call.
 pub(crate) fn copy(dst: &mut [f32], src: &[f32]) {

@@ -142,13 +142,13 @@ const _: () = assert!(
         < 1 << 31
 );
 
-/// `(a, part, b, b_scales, c)`: `c[r][j] += a_scale[r] · b_scales[j] · Σ_k a[r][k] · b[k][j]`, one fused multiply-add of the
-/// product of the scales. `a` has the rows, of which the first `k` values of part `part` count, `b` is
+/// `(a, part, b, b_scales, c, add)`: `c[r][j] += a_scale[r] · b_scales[j] · Σ_k a[r][k] · b[k][j]`, one fused multiply-add of the
+/// product of the scales; or without `add`, `c[r][j]` becomes that. `a` has the rows, of which the first `k` values of part `part` count, `b` is
 /// `[k / 2, gemm_columns, 2]`, `c` `[n_rows, gemm_columns]`.
 ///
 /// # Safety
 /// The processor has the features of the table; `k` is even, and the lengths are as said.
-pub(crate) type GemmIntegers = unsafe fn(&[ScaledRow], usize, &[i16], &[f32], &mut [f32]);
+pub(crate) type GemmIntegers = unsafe fn(&[ScaledRow], usize, &[i16], &[f32], &mut [f32], bool);
 
 /// Scores of one query token: `(keys, ahead, q, group, scores)`.
 ///

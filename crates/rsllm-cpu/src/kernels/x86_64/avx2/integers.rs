@@ -19,7 +19,7 @@ const ROWS: usize = 4;
 type Pairs = [[i16; 2]; COLUMNS];
 
 #[target_feature(enable = "avx2,fma,f16c")]
-fn gemm(a: &[ScaledRow], part: usize, b: &[i16], b_scales: &[f32], c: &mut [f32]) {
+fn gemm(a: &[ScaledRow], part: usize, b: &[i16], b_scales: &[f32], c: &mut [f32], add: bool) {
     let (b, rest) = b.as_chunks::<2>().0.as_chunks::<COLUMNS>();
     let (c, c_rest) = c.as_chunks_mut::<COLUMNS>();
     let b_scales: &[f32; COLUMNS] = b_scales.try_into().expect("one for each token");
@@ -30,12 +30,12 @@ fn gemm(a: &[ScaledRow], part: usize, b: &[i16], b_scales: &[f32], c: &mut [f32]
     let mut first = 0;
     let (tiles, c) = c.as_chunks_mut::<ROWS>();
     for tile in tiles {
-        multiply(&a[first..], part, b, b_scales, tile);
+        multiply(&a[first..], part, b, b_scales, tile, add);
         first += ROWS;
     }
     for row in c {
         let tile = std::array::from_mut(row);
-        multiply(&a[first..], part, b, b_scales, tile);
+        multiply(&a[first..], part, b, b_scales, tile, add);
         first += 1;
     }
 }
@@ -49,6 +49,7 @@ fn multiply<const R: usize>(
     b: &[Pairs],
     b_scales: &[f32; COLUMNS],
     c: &mut [[f32; COLUMNS]; R],
+    add: bool,
 ) {
     let n_pairs = b.len();
     let mut rows = [&[] as &[[i16; 2]]; R];
@@ -70,7 +71,12 @@ fn multiply<const R: usize>(
         let (halves, _) = c.as_chunks_mut::<8>();
         for ((half, &acc), b_scales) in halves.iter_mut().zip(acc).zip(b_scales) {
             let scales = _mm256_mul_ps(_mm256_set1_ps(row.scales[part]), b_scales);
-            let sum = _mm256_fmadd_ps(_mm256_cvtepi32_ps(acc), scales, load_f32(half));
+            let sums = _mm256_cvtepi32_ps(acc);
+            let sum = if add {
+                _mm256_fmadd_ps(sums, scales, load_f32(half))
+            } else {
+                _mm256_mul_ps(sums, scales)
+            };
             store_f32(half, sum);
         }
     }

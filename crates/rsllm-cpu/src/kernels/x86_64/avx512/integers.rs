@@ -20,7 +20,7 @@ const ROWS: usize = 12;
 type Pairs = [[i16; 2]; COLUMNS];
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn gemm(a: &[ScaledRow], part: usize, b: &[i16], b_scales: &[f32], c: &mut [f32]) {
+fn gemm(a: &[ScaledRow], part: usize, b: &[i16], b_scales: &[f32], c: &mut [f32], add: bool) {
     let (b, rest) = b.as_chunks::<2>().0.as_chunks::<COLUMNS>();
     let (c, c_rest) = c.as_chunks_mut::<COLUMNS>();
     let b_scales: &[f32; COLUMNS] = b_scales.try_into().expect("one for each token");
@@ -31,17 +31,17 @@ fn gemm(a: &[ScaledRow], part: usize, b: &[i16], b_scales: &[f32], c: &mut [f32]
     let mut first = 0;
     let (tiles, c) = c.as_chunks_mut::<ROWS>();
     for tile in tiles {
-        multiply(&a[first..], part, b, b_scales, tile);
+        multiply(&a[first..], part, b, b_scales, tile, add);
         first += ROWS;
     }
     let (tiles, c) = c.as_chunks_mut::<4>();
     for tile in tiles {
-        multiply(&a[first..], part, b, b_scales, tile);
+        multiply(&a[first..], part, b, b_scales, tile, add);
         first += 4;
     }
     for row in c {
         let tile = std::array::from_mut(row);
-        multiply(&a[first..], part, b, b_scales, tile);
+        multiply(&a[first..], part, b, b_scales, tile, add);
         first += 1;
     }
 }
@@ -55,6 +55,7 @@ fn multiply<const R: usize>(
     b: &[Pairs],
     b_scales: &[f32; COLUMNS],
     c: &mut [[f32; COLUMNS]; R],
+    add: bool,
 ) {
     let n_pairs = b.len();
     let mut rows = [&[] as &[[i16; 2]]; R];
@@ -76,7 +77,12 @@ fn multiply<const R: usize>(
         let (halves, _) = c.as_chunks_mut::<16>();
         for ((half, &acc), b_scales) in halves.iter_mut().zip(acc).zip(b_scales) {
             let scales = _mm512_mul_ps(_mm512_set1_ps(row.scales[part]), b_scales);
-            let sum = _mm512_fmadd_ps(_mm512_cvtepi32_ps(acc), scales, load_f32(half));
+            let sums = _mm512_cvtepi32_ps(acc);
+            let sum = if add {
+                _mm512_fmadd_ps(sums, scales, load_f32(half))
+            } else {
+                _mm512_mul_ps(sums, scales)
+            };
             store_f32(half, sum);
         }
     }
