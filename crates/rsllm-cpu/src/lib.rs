@@ -1,7 +1,7 @@
 //! The CPU backend: thread pool, SIMD kernels and their dispatch table.
 //!
-//! `backend.rs` implements [`rsllm_tensor::Backend`]; `matmul.rs`, `attention.rs`, `moe.rs` and `ops.rs` hold the
-//! operations, each in terms of single-threaded kernels from the table in `kernels/`.
+//! `backend.rs` implements [`rsllm_tensor::Backend`]; `matmul.rs` (with `tiles.rs` and `panels.rs` for prompts),
+//! `attention.rs`, `moe.rs` and `ops.rs` hold the operations, each in terms of single-threaded kernels from the table in `kernels/`.
 
 mod adapters;
 mod attention;

@@ -103,7 +103,7 @@ fn q8_0(blocks: &[u8], dst: &mut ScaledRow) {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn q4_k(blocks: &[u8], dst: &mut ScaledRow) {
     let [block] = as_blocks::<BlockQ4K>(blocks) else {
-        return;
+        unreachable!("up to 256 values are one block");
     };
     let groups = Groups::of_k::<15>(q4_k::scales_and_minima(block));
     let pairs = block.qs.as_chunks::<32>().0;
@@ -127,7 +127,7 @@ fn q4_k(blocks: &[u8], dst: &mut ScaledRow) {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn q5_k(blocks: &[u8], dst: &mut ScaledRow) {
     let [block] = as_blocks::<BlockQ5K>(blocks) else {
-        return;
+        unreachable!("up to 256 values are one block");
     };
     let groups = Groups::of_k::<31>(q4_k::scales_and_minima(block));
     let fifth = load256::<0, _>(&block.qh);
@@ -152,7 +152,7 @@ fn q5_k(blocks: &[u8], dst: &mut ScaledRow) {
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn q6_k(blocks: &[u8], dst: &mut ScaledRow) {
     let [block] = as_blocks::<BlockQ6K>(blocks) else {
-        return;
+        unreachable!("up to 256 values are one block");
     };
     let (codes, scales) = q6_k::codes_and_scales(block);
     // Eight runs a part, which meet in one lane of eight.
