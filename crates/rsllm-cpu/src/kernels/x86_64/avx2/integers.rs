@@ -67,17 +67,19 @@ fn multiply<const R: usize>(
     }
     let (b_scales, _) = b_scales.as_chunks::<8>();
     let b_scales = [load_f32(&b_scales[0]), load_f32(&b_scales[1])];
-    for ((acc, c), row) in acc.iter().zip(c).zip(a) {
-        let (halves, _) = c.as_chunks_mut::<8>();
-        for ((half, &acc), b_scales) in halves.iter_mut().zip(acc).zip(b_scales) {
-            let scales = _mm256_mul_ps(_mm256_set1_ps(row.scales[part]), b_scales);
-            let sums = _mm256_cvtepi32_ps(acc);
+    // By places known here, or the sums leave their registers for memory, to be walked over there.
+    for r in 0..R {
+        let row_scale = _mm256_set1_ps(a[r].scales[part]);
+        let (halves, _) = c[r].as_chunks_mut::<8>();
+        for h in 0..2 {
+            let scales = _mm256_mul_ps(row_scale, b_scales[h]);
+            let sums = _mm256_cvtepi32_ps(acc[r][h]);
             let sum = if add {
-                _mm256_fmadd_ps(sums, scales, load_f32(half))
+                _mm256_fmadd_ps(sums, scales, load_f32(&halves[h]))
             } else {
                 _mm256_mul_ps(sums, scales)
             };
-            store_f32(half, sum);
+            store_f32(&mut halves[h], sum);
         }
     }
 }

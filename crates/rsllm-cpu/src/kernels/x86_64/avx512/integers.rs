@@ -19,6 +19,9 @@ const ROWS: usize = 12;
 /// Tokens of a panel, a pair of values each.
 type Pairs = [[i16; 2]; COLUMNS];
 
+/// From one panel of tokens to the next, which lies in L2 when its turn comes.
+const PANEL_BYTES: usize = SCALED_LEN / 2 * size_of::<Pairs>();
+
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
 fn gemm(a: &[ScaledRow], part: usize, b: &[i16], b_scales: &[f32], c: &mut [f32], add: bool) {
     let (b, rest) = b.as_chunks::<2>().0.as_chunks::<COLUMNS>();
@@ -62,8 +65,12 @@ fn multiply<const R: usize>(
     for (r, row) in rows.iter_mut().enumerate() {
         *row = &a[r].q[part].as_chunks().0[..n_pairs];
     }
+    for c in c.iter() {
+        prefetch::<0, _>(c);
+    }
     let mut acc = [[_mm512_setzero_si512(); 2]; R];
     for (i, b) in b.iter().enumerate() {
+        prefetch::<PANEL_BYTES, _>(b);
         let x = [load512::<0, _>(b), load512::<64, _>(b)];
         for r in 0..R {
             let weights = _mm512_set1_epi32(bytemuck::cast(rows[r][i]));
@@ -73,18 +80,35 @@ fn multiply<const R: usize>(
     }
     let (b_scales, _) = b_scales.as_chunks::<16>();
     let b_scales = [load_f32(&b_scales[0]), load_f32(&b_scales[1])];
-    for ((acc, c), row) in acc.iter().zip(c).zip(a) {
-        let (halves, _) = c.as_chunks_mut::<16>();
-        for ((half, &acc), b_scales) in halves.iter_mut().zip(acc).zip(b_scales) {
-            let scales = _mm512_mul_ps(_mm512_set1_ps(row.scales[part]), b_scales);
-            let sums = _mm512_cvtepi32_ps(acc);
+    // By places known here, or the sums leave their registers for memory, to be walked over there.
+    for r in 0..R {
+        let row_scale = _mm512_set1_ps(a[r].scales[part]);
+        let (halves, _) = c[r].as_chunks_mut::<16>();
+        for h in 0..2 {
+            let scales = _mm512_mul_ps(row_scale, b_scales[h]);
+            let sums = _mm512_cvtepi32_ps(acc[r][h]);
             let sum = if add {
-                _mm512_fmadd_ps(sums, scales, load_f32(half))
+                _mm512_fmadd_ps(sums, scales, load_f32(&halves[h]))
             } else {
                 _mm512_mul_ps(sums, scales)
             };
-            store_f32(half, sum);
+            store_f32(&mut halves[h], sum);
         }
+    }
+}
+
+/// Asks for every cache line of what lies `AHEAD` bytes behind `src`.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+#[allow(
+    unused_unsafe,
+    reason = "later versions of Rust than the oldest supported one declare prefetches safe"
+)]
+fn prefetch<const AHEAD: usize, T>(src: &T) {
+    let start = std::ptr::from_ref(src).cast::<i8>().wrapping_add(AHEAD);
+    for line in (0..size_of::<T>()).step_by(64) {
+        // SAFETY: a prefetch reads nothing; an address outside the panels, or unmapped, has no effect.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(line)) };
     }
 }
 
