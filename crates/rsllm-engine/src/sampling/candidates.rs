@@ -5,6 +5,8 @@
 //! standard library happens to arrange equal parts, and the vocabulary is never sorted: `keep_best` and `keep_mass` select in
 //! linear time. Larger keys are better; of equal keys the lower id is better.
 
+use rsllm_cpu::largest;
+
 use super::SamplingError;
 use super::softmax::softmax_weight;
 use crate::TokenId;
@@ -94,7 +96,7 @@ impl Candidates {
         let mut is_plain = true;
         maxima.clear();
         maxima.extend(logits.chunks(BLOCK).map(|block| {
-            let (max, has_nan) = max_of(block);
+            let (max, has_nan) = largest(block);
             is_plain &= !has_nan && max < f32::INFINITY;
             max
         }));
@@ -256,7 +258,7 @@ pub(super) fn checked_max(logits: &[f32], vocab_size: usize) -> Result<f32, Samp
             found: logits.len(),
         });
     }
-    let (max, has_nan) = max_of(logits);
+    let (max, has_nan) = largest(logits);
     if has_nan {
         let id = logits
             .iter()
@@ -267,34 +269,8 @@ pub(super) fn checked_max(logits: &[f32], vocab_size: usize) -> Result<f32, Samp
     Ok(max)
 }
 
-/// The largest of some logits, and whether there is one that is not a number.
-fn max_of(logits: &[f32]) -> (f32, bool) {
-    // Independent lanes, because a single running maximum of floats is not vectorised.
-    let mut max = [f32::NEG_INFINITY; LANES];
-    let mut nan = [0_u32; LANES];
-    let (chunks, tail) = logits.as_chunks::<LANES>();
-    for chunk in chunks {
-        for lane in 0..LANES {
-            max[lane] = if chunk[lane] > max[lane] {
-                chunk[lane]
-            } else {
-                max[lane]
-            };
-            nan[lane] |= u32::from(chunk[lane].is_nan());
-        }
-    }
-    let has_nan = nan.iter().any(|&nan| nan != 0) || tail.iter().any(|logit| logit.is_nan());
-    let max = max
-        .iter()
-        .chain(tail)
-        .fold(f32::NEG_INFINITY, |max, &logit| max.max(logit));
-    (max, has_nan)
-}
-
 /// Tokens of a block whose maximum is looked at first.
 const BLOCK: usize = 64;
-
-const LANES: usize = 16;
 
 /// Leaves the `k` best of `source` in `ranked` (or all, if fewer), the worst of them last, the rest in no order.
 ///
