@@ -3,7 +3,8 @@
 //! Both sides meet in units of 256 values: one block of a K format, or eight blocks of 32 values. `load` unpacks the
 //! weights of a unit to unsigned bytes, so that a lane holds four bytes of one run of sixteen in each of the four vectors,
 //! hence under one scale of either side; `prepare` brings the activations into the same order, once a call. Four integer
-//! products then leave the sixteen sums of the runs, which take one conversion and one multiply-add. Four rows share each read
+//! products then leave the sixteen sums of the runs, which take one conversion and one multiply-add; minima of groups take one
+//! more for two units. Four rows share each read
 //! of activations, or up to sixteen columns each `load`. Every pair of a row and a column has an accumulator of its own and
 //! goes through the same operations in the same order in whatever company, hence equal bits.
 //!
@@ -19,7 +20,7 @@ use rsllm_quant::ActivationBlock;
 
 use super::simd::{load_f32, load256, load512, prefetch_behind, store_f32, store_lanes, store512};
 use super::sums::{four_lanes, sums_of_four};
-use super::tail::{self, QUARTER_LEN, Quarters, at_the_end, spread_quarter};
+use super::tail::{self, Minima, QUARTER_LEN, Quarters, at_the_end, spread_quarter};
 use crate::kernels::{Dot, Prepared, PreparedColumns};
 
 /// The arguments of a `DotRows` kernel.
@@ -212,32 +213,35 @@ pub(super) fn groups_to_quads(values: __m512) -> __m512 {
     _mm512_permutexvar_ps(lanes, values)
 }
 
-/// Adds the product of one unit, and with `MINIMA` that of minima and sums.
+/// Adds the product of one unit, without minima.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn step<const MINIMA: bool>(w: &Weights, x: &Prepared, acc: __m512) -> __m512 {
+fn add_product<const MINIMA: usize>(w: &Weights, x: &Prepared, acc: __m512) -> __m512 {
     let (sums, scales) = unit_sums::<MINIMA>(w, x);
-    let acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums), scales, acc);
-    if !MINIMA {
-        return acc;
-    }
-    _mm512_fmadd_ps(w.minima, _mm512_castsi512_ps(load512::<0, _>(&x.sums)), acc)
+    _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums), scales, acc)
+}
+
+/// Adds the products of minima and sums.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+fn add_minima(minima: __m512, x: &Prepared, acc: __m512) -> __m512 {
+    _mm512_fmadd_ps(minima, _mm512_castsi512_ps(load512::<0, _>(&x.sums)), acc)
 }
 
 /// The integer sums of a unit and their scales. A format has minima or an offset.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(super) fn unit_sums<const MINIMA: bool>(w: &Weights, x: &Prepared) -> (__m512i, __m512) {
+pub(super) fn unit_sums<const MINIMA: usize>(w: &Weights, x: &Prepared) -> (__m512i, __m512) {
     let q = [
         load512::<0, _>(&x.q),
         load512::<64, _>(&x.q),
         load512::<128, _>(&x.q),
         load512::<192, _>(&x.q),
     ];
-    let start = if MINIMA {
-        _mm512_setzero_si512()
-    } else {
+    let start = if MINIMA == Minima::NONE {
         load512::<0, _>(&x.start)
+    } else {
+        _mm512_setzero_si512()
     };
     let sums = sum_of_products(w.q, q, start);
     let scales = _mm512_mul_ps(w.scales, _mm512_castsi512_ps(load512::<0, _>(&x.scales)));
@@ -247,7 +251,7 @@ pub(super) fn unit_sums<const MINIMA: bool>(w: &Weights, x: &Prepared) -> (__m51
 /// Runs a kernel over all rows and columns. `U` is the unit; `load` and `prepare` agree on an `ORDER`, one of [`tail::Order`].
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(super) fn dot_rows<U: Pod, const MINIMA: bool, const ORDER: bool>(
+pub(super) fn dot_rows<U: Pod, const MINIMA: usize, const ORDER: bool>(
     call: Call<'_>,
     prepare: impl Fn(&ActivationBlock) -> Activations + Copy,
     load: impl Fn(&U) -> Weights + Copy,
@@ -307,14 +311,24 @@ pub(super) fn dot_rows<U: Pod, const MINIMA: bool, const ORDER: bool>(
         let quarters = &Quarters::of(ORDER).of[4 - n_quarters..];
         let (units, rest) = units.split_at_mut(n_units * n_columns);
         for (c, x) in x.chunks_exact(column_blocks).enumerate() {
+            let mut before = _mm512_setzero_ps();
+            let mut put = |i: usize, activations: Activations| {
+                let sums = Minima::of_pair::<MINIMA>(i, before, activations.sums);
+                before = activations.sums;
+                Activations {
+                    sums,
+                    ..activations
+                }
+                .store(&mut units[i * n_columns + c]);
+            };
             for (i, x) in x[..n_whole].iter().enumerate() {
-                prepare(x).store(&mut units[i * n_columns + c]);
+                put(i, prepare(x));
             }
             if n_rest > 0 {
                 // The last unit of a row ends with it; it begins within the one before, whose activations count as zero.
                 let last = prepare(&at_the_end(&x[n_whole], n_rest));
                 if n_quarters == 0 {
-                    last.store(&mut units[n_whole * n_columns + c]);
+                    put(n_whole, last);
                 }
                 for (k, quarter) in quarters.iter().enumerate() {
                     spread_quarter(&last, quarter, &mut rest[k * n_columns + c]);
@@ -411,7 +425,7 @@ impl<'a> Part<'a> {
 /// column. Returns `C`.
 #[inline(never)]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-fn few_columns<U: Pod, const MINIMA: bool, const ORDER: bool, const R: usize, const C: usize>(
+fn few_columns<U: Pod, const MINIMA: usize, const ORDER: bool, const R: usize, const C: usize>(
     part: &Part<'_>,
     out: &mut [f32],
     load: impl Fn(&U) -> Weights + Copy,
@@ -491,11 +505,7 @@ fn few_columns<U: Pod, const MINIMA: bool, const ORDER: bool, const R: usize, co
 /// The whole units of `R` rows and `C` columns, which lie at every `n_columns`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-#[expect(
-    clippy::needless_range_loop,
-    reason = "an index into several arrays at once, and all registers in the end"
-)]
-fn tile<U: Pod, const MINIMA: bool, const R: usize, const C: usize>(
+fn tile<U: Pod, const MINIMA: usize, const R: usize, const C: usize>(
     row: [&[u8]; R],
     units: &[Prepared],
     n_columns: usize,
@@ -503,27 +513,36 @@ fn tile<U: Pod, const MINIMA: bool, const R: usize, const C: usize>(
     load: impl Fn(&U) -> Weights + Copy,
 ) -> [[__m512; C]; R] {
     let mut acc = [[_mm512_setzero_ps(); C]; R];
+    let mut before = [_mm512_setzero_ps(); R];
     for i in 0..n_units {
         let start = (i * size_of::<U>()).min(row[0].len() - size_of::<U>());
         let unit = |r: usize| bytemuck::from_bytes::<U>(&row[r][start..][..size_of::<U>()]);
         let x: &[Prepared; C] = units[i * n_columns..]
             .first_chunk()
             .expect("a unit has them all");
-        if C == 1 {
-            for r in 0..R {
-                prefetch_behind(unit(r));
-                acc[r][0] = step::<MINIMA>(&load(unit(r)), &x[0], acc[r][0]);
+        let zero = _mm512_setzero_si512();
+        let mut weights = [Weights::new([zero; 4], _mm512_setzero_ps()); R];
+        for r in 0..R {
+            prefetch_behind(unit(r));
+            weights[r] = load(unit(r));
+            let minima = weights[r].minima;
+            weights[r].minima = Minima::of_pair::<MINIMA>(i, before[r], minima);
+            before[r] = minima;
+            if C == 1 {
+                acc[r][0] = add_product::<MINIMA>(&weights[r], &x[0], acc[r][0]);
             }
-        } else {
-            let zero = _mm512_setzero_si512();
-            let mut weights = [Weights::new([zero; 4], _mm512_setzero_ps()); R];
-            for r in 0..R {
-                prefetch_behind(unit(r));
-                weights[r] = load(unit(r));
-            }
+        }
+        if C > 1 {
             each_column!(c in C => {
                 for r in 0..R {
-                    acc[r][c] = step::<MINIMA>(&weights[r], &x[c], acc[r][c]);
+                    acc[r][c] = add_product::<MINIMA>(&weights[r], &x[c], acc[r][c]);
+                }
+            });
+        }
+        if Minima::are_due::<MINIMA>(i, n_units) {
+            each_column!(c in C => {
+                for r in 0..R {
+                    acc[r][c] = add_minima(weights[r].minima, &x[c], acc[r][c]);
                 }
             });
         }
@@ -539,7 +558,7 @@ fn tile<U: Pod, const MINIMA: bool, const R: usize, const C: usize>(
     clippy::needless_range_loop,
     reason = "an index into several arrays at once"
 )]
-fn many_columns<U: Pod, const MINIMA: bool, const ORDER: bool, const C: usize>(
+fn many_columns<U: Pod, const MINIMA: usize, const ORDER: bool, const C: usize>(
     part: &Part<'_>,
     out: &mut [f32],
     load: impl Fn(&U) -> Weights + Copy,

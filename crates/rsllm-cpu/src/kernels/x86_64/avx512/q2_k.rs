@@ -9,7 +9,7 @@ use crate::kernels::PreparedColumns;
 use super::dot::{Activations, Call, Weights, dot_rows, quads, sum_of_products, transposed};
 use super::q6_k::broadcast_half;
 use super::simd::{load128, load256};
-use super::tail::Order;
+use super::tail::{Minima, Order};
 use super::unpack::{IN_ORDER, each_unit, unpack_units};
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -29,7 +29,11 @@ pub(super) fn dot(
         out,
         prepared,
     };
-    dot_rows::<BlockQ2K, true, { Order::QUADS }>(call, |x| prepare(x), |unit| load_quads(unit));
+    dot_rows::<BlockQ2K, { Minima::OF_RUNS }, { Order::QUADS }>(
+        call,
+        |x| prepare(x),
+        |unit| load_quads(unit),
+    );
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]

@@ -10,7 +10,7 @@ use super::dot::{Activations, Call, Weights, dot_rows, quads, transposed};
 use super::q2_k::two_bits;
 use super::q6_k::broadcast_half;
 use super::simd::load256;
-use super::tail::Order;
+use super::tail::{Minima, Order};
 use super::unpack::{IN_ORDER, each_unit, unpack_units};
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -30,7 +30,7 @@ pub(super) fn dot(
         out,
         prepared,
     };
-    dot_rows::<BlockQ3K, false, { Order::QUADS }>(
+    dot_rows::<BlockQ3K, { Minima::NONE }, { Order::QUADS }>(
         call,
         |x| Activations::in_quads::<{ OFFSET as u8 }, 0>(x),
         |unit| load_quads(unit),

@@ -9,7 +9,7 @@ use crate::kernels::PreparedColumns;
 use super::dot::{Activations, Call, RUNS, Weights, dot_rows};
 use super::halves;
 use super::simd::{load_four, load128, load512};
-use super::tail::Order;
+use super::tail::{Minima, Order};
 use super::unpack::{Place, unpack_units};
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -29,7 +29,7 @@ pub(super) fn dot(
         out,
         prepared,
     };
-    dot_rows::<[BlockQ4_0; 8], false, { Order::RUNS }>(
+    dot_rows::<[BlockQ4_0; 8], { Minima::NONE }, { Order::RUNS }>(
         call,
         |x| Activations::in_runs::<{ OFFSET as u8 }, 0>(x),
         |unit| load_runs(unit),

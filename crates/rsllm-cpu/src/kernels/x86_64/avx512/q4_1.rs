@@ -10,7 +10,7 @@ use super::dot::{Activations, Call, Weights, dot_rows, groups_to_runs};
 use super::halves;
 use super::q4_0::{PLACES, join, nibbles, nibbles_of_qwords};
 use super::simd::load512;
-use super::tail::Order;
+use super::tail::{Minima, Order};
 use super::unpack::unpack_units;
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -30,7 +30,7 @@ pub(super) fn dot(
         out,
         prepared,
     };
-    dot_rows::<[BlockQ4_1; 8], true, { Order::RUNS }>(
+    dot_rows::<[BlockQ4_1; 8], { Minima::OF_GROUPS }, { Order::RUNS }>(
         call,
         |x| Activations::in_runs::<0, 1>(x),
         |unit| load_runs(unit),

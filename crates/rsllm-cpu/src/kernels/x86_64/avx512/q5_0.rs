@@ -9,7 +9,7 @@ use crate::kernels::PreparedColumns;
 use super::dot::{Activations, Call, TRANSPOSITION, Weights, dot_rows, quads};
 use super::halves;
 use super::simd::{load128, load512};
-use super::tail::Order;
+use super::tail::{Minima, Order};
 use super::unpack::{IN_ORDER, unpack_units};
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -29,7 +29,7 @@ pub(super) fn dot(
         out,
         prepared,
     };
-    dot_rows::<[BlockQ5_0; 8], false, { Order::QUADS }>(
+    dot_rows::<[BlockQ5_0; 8], { Minima::NONE }, { Order::QUADS }>(
         call,
         |x| Activations::in_quads::<{ OFFSET as u8 }, 0>(x),
         |unit| load_quads(unit),

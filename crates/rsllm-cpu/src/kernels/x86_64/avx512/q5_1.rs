@@ -10,7 +10,7 @@ use super::dot::{Activations, Call, Weights, dot_rows, groups_to_quads, quads};
 use super::halves;
 use super::q5_0::five_bits;
 use super::simd::load512;
-use super::tail::Order;
+use super::tail::{Minima, Order};
 use super::unpack::{IN_ORDER, unpack_units};
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -30,7 +30,7 @@ pub(super) fn dot(
         out,
         prepared,
     };
-    dot_rows::<[BlockQ5_1; 8], true, { Order::QUADS }>(
+    dot_rows::<[BlockQ5_1; 8], { Minima::OF_GROUPS }, { Order::QUADS }>(
         call,
         |x| Activations::in_quads::<0, 1>(x),
         |unit| load_quads(unit),

@@ -9,7 +9,7 @@ use crate::kernels::PreparedColumns;
 use super::dot::{Activations, Call, Weights, dot_rows, groups_to_runs};
 use super::q4_k::{PLACES, nibble_runs, nibbles, scales_and_minima};
 use super::simd::{load128, load256};
-use super::tail::Order;
+use super::tail::{Minima, Order};
 use super::unpack::unpack_units;
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -29,7 +29,7 @@ pub(super) fn dot(
         out,
         prepared,
     };
-    dot_rows::<BlockQ5K, true, { Order::RUNS }>(
+    dot_rows::<BlockQ5K, { Minima::OF_GROUPS }, { Order::RUNS }>(
         call,
         |x| Activations::in_runs::<0, -1>(x),
         |unit| load_runs(unit),

@@ -8,7 +8,7 @@ use crate::kernels::PreparedColumns;
 
 use super::dot::{Activations, Call, Weights, dot_rows, quads, transposed};
 use super::simd::{load128, load256, load512};
-use super::tail::Order;
+use super::tail::{Minima, Order};
 use super::unpack::{IN_ORDER, unpack_units};
 
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
@@ -28,7 +28,7 @@ pub(super) fn dot(
         out,
         prepared,
     };
-    dot_rows::<BlockQ6K, false, { Order::QUADS }>(
+    dot_rows::<BlockQ6K, { Minima::NONE }, { Order::QUADS }>(
         call,
         |x| Activations::in_quads::<{ OFFSET as u8 }, 0>(x),
         |unit| load_quads(unit),

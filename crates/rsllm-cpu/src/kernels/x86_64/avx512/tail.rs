@@ -24,6 +24,38 @@ impl Order {
     pub(super) const QUADS: bool = true;
 }
 
+/// How minima lie in the lanes of a unit.
+pub(super) struct Minima;
+
+impl Minima {
+    pub(super) const NONE: usize = 0;
+    /// One for each group of 32, in the upper half: those of two units are multiplied at once.
+    pub(super) const OF_GROUPS: usize = 8;
+    /// One for each run, in all lanes.
+    pub(super) const OF_RUNS: usize = 16;
+
+    /// The minima of unit `i`, or their sums: of an odd one also those of the unit before, in the lower half.
+    #[inline]
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
+    pub(super) fn of_pair<const MINIMA: usize>(i: usize, before: __m512, own: __m512) -> __m512 {
+        if MINIMA == Self::OF_GROUPS && i % 2 == 1 {
+            _mm512_shuffle_f32x4::<0b11_10_11_10>(before, own)
+        } else {
+            own
+        }
+    }
+
+    /// Whether they are added behind unit `i`.
+    #[inline]
+    pub(super) fn are_due<const MINIMA: usize>(i: usize, n_units: usize) -> bool {
+        match MINIMA {
+            Self::NONE => false,
+            Self::OF_GROUPS => i % 2 == 1 || i + 1 == n_units,
+            _ => true,
+        }
+    }
+}
+
 /// The lanes of each quarter of a unit, and for minima those behind two others.
 pub(super) struct Quarters {
     pub(super) of: [Quarter; 4],
@@ -72,8 +104,8 @@ impl Quarters {
 /// Weights of a unit made of one quarter of four rows each, as [`step`] wants them.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(super) fn quarters_of_rows<const MINIMA: bool>(w: &Weights) -> Weights {
-    if !MINIMA {
+pub(super) fn quarters_of_rows<const MINIMA: usize>(w: &Weights) -> Weights {
+    if MINIMA == Minima::NONE {
         return *w;
     }
     let minima = _mm512_permutexvar_ps(load512::<0, _>(&MINIMA_OF_QUARTERS), w.minima);
@@ -83,7 +115,7 @@ pub(super) fn quarters_of_rows<const MINIMA: bool>(w: &Weights) -> Weights {
 /// Adds the product of such a unit, whose sums are the quarters of `acc`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vbmi,avx512vnni")]
-pub(super) fn step<const MINIMA: bool, const ORDER: bool>(
+pub(super) fn step<const MINIMA: usize, const ORDER: bool>(
     w: &Weights,
     x: &Prepared,
     acc: __m512,
@@ -95,7 +127,7 @@ pub(super) fn step<const MINIMA: bool, const ORDER: bool>(
         scales = _mm512_permutexvar_ps(order, scales);
     }
     let acc = _mm512_fmadd_ps(_mm512_cvtepi32_ps(sums), scales, acc);
-    if !MINIMA {
+    if MINIMA == Minima::NONE {
         return acc;
     }
     _mm512_fmadd_ps(w.minima, _mm512_castsi512_ps(load512::<0, _>(&x.sums)), acc)
