@@ -4,9 +4,9 @@
 //! weights of a unit to unsigned bytes, so that a lane holds four bytes of one run of sixteen in each of the four vectors,
 //! hence under one scale of either side; `prepare` brings the activations into the same order, once a call. Four integer
 //! products then leave the sixteen sums of the runs, which take one conversion and one multiply-add; minima of groups take one
-//! more for two units. Four rows share each read
-//! of activations, or up to sixteen columns each `load`. Every pair of a row and a column has an accumulator of its own and
-//! goes through the same operations in the same order in whatever company, hence equal bits.
+//! more for two units. Four rows share each read of activations, or up to sixteen columns each `load`. Every pair of a row and a
+//! column has an accumulator of its own and goes through the same operations in the same order in whatever company, hence equal
+//! bits.
 //!
 //! The steps are closures, which inherit the instruction set of the function they stand in. Each has one call site in
 //! each shape of tile, and there are few shapes, because a step that the compiler does not inline costs more than it
