@@ -2,6 +2,7 @@
 
 mod attend;
 mod dot;
+mod dot_columns;
 mod elementwise;
 pub(super) mod floats;
 mod gemm;
